@@ -22,8 +22,10 @@ from tests.master.test_statuses import cluster, condition, rebalance
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-async def with_copier(outcome: str = "DONE", **desired: object) -> tuple[Harness, Copier]:
-    harness = Harness(members=3, partitions=12, engine="Spark", **desired)
+async def with_copier(
+    outcome: str = "DONE", engine: str = "Spark", **desired: object
+) -> tuple[Harness, Copier]:
+    harness = Harness(members=3, partitions=12, engine=engine, **desired)
     copier = Copier(harness, outcome)
     await harness.loop.close()
     harness.start_master(copier=copier)
@@ -179,6 +181,29 @@ async def test_files_that_are_damaged_at_the_destination_are_copied_again_and_no
     assert harness.state.rebalance.finished[-1].failed == 0
     assert events(harness, "SparkFailed") == []
     assert events(harness, "CopySpoiled")[0].endswith(f"copied again: CORRUPT: {damaged.detail}")
+
+
+@pytest.mark.parametrize(("threshold", "by_spark"), [(1, True), (1 << 40, False)])
+async def test_spark_copies_when_enough_is_to_be_copied_at_once(threshold: int, by_spark: bool) -> None:
+    harness, copier = await with_copier(engine="Auto", spark_threshold_bytes=threshold, parallel_per_member=4)
+    await harness.apply(members=4)
+    harness.check_balanced(4, 2)
+    (record,) = harness.state.rebalance.finished
+    assert bool(copier.waves) == by_spark
+    assert record.engine is not None
+    assert record.engine.value == ("Spark" if by_spark else "Direct")
+    assert "bytes are to be copied at once" in record.engine_reason
+    assert record.bytes_by_spark == (record.bytes_copied if by_spark else 0)
+    assert record.bytes_copied > 0
+
+
+async def test_what_catches_up_from_the_log_is_not_counted_as_something_to_copy() -> None:
+    harness, copier = await with_copier(engine="Auto", spark_threshold_bytes=1)
+    harness.kill(1)
+    await harness.ticks(10)
+    harness.revive(1)
+    await harness.until_quiet()
+    assert copier.waves == {}
 
 
 async def test_spark_is_tried_again_after_a_while() -> None:

@@ -1,5 +1,7 @@
 """While a member is unreachable and may return its place is kept, and everything else goes on."""
 
+import pytest
+
 from stele.core.control.requests import NamedMove
 from tests.master.harness import TIMING, Harness, formed
 
@@ -58,27 +60,20 @@ async def test_a_member_is_drained_while_another_s_place_is_kept() -> None:
     harness.check_balanced(4, 2)
 
 
-async def test_a_user_s_move_is_made_while_another_s_place_is_kept() -> None:
+@pytest.mark.parametrize(("destination", "phase"), [(3, "Done"), (1, "Running")])
+async def test_a_user_s_move_waits_only_for_a_destination_whose_place_is_kept(
+    destination: int, phase: str
+) -> None:
     harness = await formed(members=4, partitions=24)
     await lost(harness, 1)
     number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
-    harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-3"),))
+    harness.world.ask("moves", moves=(NamedMove(number, "demo-2", f"demo-{destination}"),))
     await harness.until_quiet()
     assert in_grace(harness, 1)
-    assert harness.table().partitions[number].replicas == (0, 3)
-    assert harness.world.asked["moves"].phase == "Done"
-
-
-async def test_a_user_s_move_to_a_member_that_is_away_waits_for_it() -> None:
-    harness = await formed(members=4, partitions=24)
-    await lost(harness, 1)
-    number = next(p for p, row in enumerate(harness.table().partitions) if row.replicas == (0, 2))
-    harness.world.ask("moves", moves=(NamedMove(number, "demo-2", "demo-1"),))
-    await harness.until_quiet()
-    assert harness.world.asked["moves"].phase == "Running"
+    assert harness.world.asked["moves"].phase == phase
     harness.revive(1)
     await harness.until_quiet()
-    assert harness.table().partitions[number].replicas == (0, 1)
+    assert harness.table().partitions[number].replicas == (0, destination)
     assert harness.world.asked["moves"].phase == "Done"
 
 

@@ -17,6 +17,14 @@ from stele.master.loop import ClusterLoop, Deposed
 from stele.master.metrics import FAILURES
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
 
+KEY = ("ns", "demo")
+
+
+@pytest.fixture
+def supervisor() -> Supervisor:
+    """One that asks nobody for anything."""
+    return Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
+
 
 class _Loop:
     """Stands for a ClusterLoop: only `wake` is called from outside."""
@@ -34,15 +42,13 @@ async def _deaf(swallow: int) -> None:
             swallow -= 1
 
 
-async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again() -> None:
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
-    key = ("ns", "demo")
+async def test_a_loop_that_swallows_a_cancellation_is_cancelled_again(supervisor: Supervisor) -> None:
     task = asyncio.create_task(_deaf(swallow=1))
-    supervisor._loops[key], supervisor._tasks[key] = cast("ClusterLoop", _Loop()), task
+    supervisor._loops[KEY], supervisor._tasks[KEY] = cast("ClusterLoop", _Loop()), task
     await asyncio.sleep(0)
-    await asyncio.wait_for(supervisor._stop(key), 10)
+    await asyncio.wait_for(supervisor._stop(KEY), 10)
     assert task.cancelled()
-    assert key not in supervisor._loops
+    assert KEY not in supervisor._loops
 
 
 class _Failing(_Loop):
@@ -67,7 +73,7 @@ class _Failing(_Loop):
     ids=["deposed", "corrupt", "defect"],
 )
 async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
-    error: Exception, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, error: Exception, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
     told: list[str] = []
@@ -78,12 +84,11 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
     async def report(key: object, code: str, text: str) -> None:
         told.append(text)
 
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
     monkeypatch.setattr(tested.asyncio, "sleep", sleep)
     monkeypatch.setattr(supervisor, "_report_failure", report)
     for _ in pauses:
         loop = _Failing(error)
-        await supervisor._guard(("ns", "demo"), cast("ClusterLoop", loop))
+        await supervisor._guard(KEY, cast("ClusterLoop", loop))
         assert loop.closed
     assert slept == pauses
     if isinstance(error, Deposed):
@@ -99,7 +104,13 @@ async def test_a_loop_that_fails_pauses_longer_each_time_and_ends_nothing_else(
     ],
 )
 async def test_a_failure_is_an_event_and_a_metric(
-    error: Exception, code: str, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    supervisor: Supervisor,
+    error: Exception,
+    code: str,
+    text: str,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     events: list[ClusterEvent] = []
 
@@ -108,32 +119,28 @@ async def test_a_failure_is_an_event_and_a_metric(
 
     async def sleep(seconds: float) -> None: ...
 
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
-    key = ("ns", "demo")
     spec = {"members": 3, "storage": {"size": "1Gi"}}
     meta = {"namespace": "ns", "name": "demo", "uid": "u", "resourceVersion": "1"}
     supervisor.cache.put(CLUSTERS, {"kind": "TabletCluster", "metadata": meta, "spec": spec})
     monkeypatch.setattr(tested, "post", post)
     monkeypatch.setattr(tested.asyncio, "sleep", sleep)
-    before = FAILURES.labels(*key, code)._value.get()
+    before = FAILURES.labels(*KEY, code)._value.get()
     for _ in range(2):
-        await supervisor._guard(key, cast("ClusterLoop", _Failing(error)))
+        await supervisor._guard(KEY, cast("ClusterLoop", _Failing(error)))
     (event,) = events
     assert (event.reason, event.warning) == ("MasterStopped", True)
     assert re.fullmatch(text, event.message)
-    assert FAILURES.labels(*key, code)._value.get() == before + 2
+    assert FAILURES.labels(*KEY, code)._value.get() == before + 2
     assert any(record.exc_info for record in caplog.records) == (code == "DEFECT")
 
 
-def test_a_loop_that_ran_for_long_pauses_shortly_again() -> None:
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
-    key = ("ns", "demo")
-    assert [supervisor._pause(key, 1.0, DEPOSED_SECONDS) for _ in range(2)] == [15.0, 30.0]
-    assert supervisor._pause(key, FAILED_SECONDS_MAX + 1, FAILED_SECONDS) == FAILED_SECONDS
+def test_a_loop_that_ran_for_long_pauses_shortly_again(supervisor: Supervisor) -> None:
+    assert [supervisor._pause(KEY, 1.0, DEPOSED_SECONDS) for _ in range(2)] == [15.0, 30.0]
+    assert supervisor._pause(KEY, FAILED_SECONDS_MAX + 1, FAILED_SECONDS) == FAILED_SECONDS
 
 
 async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_not(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tested, "SILENT_SECONDS", 0.05)
 
@@ -151,7 +158,6 @@ async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_no
         async def close(self) -> None:
             return
 
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
     tasks = [
         asyncio.create_task(supervisor._guard(("ns", name), cast("ClusterLoop", Loop(name == "failed"))))
         for name in ("hangs", "failed")
@@ -168,20 +174,19 @@ async def test_a_loop_that_hangs_is_told_and_one_that_waits_to_start_again_is_no
 
 
 async def test_a_loop_that_failed_has_no_metrics_and_a_cluster_that_is_gone_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state that was left by a loop that failed was told as if it went on."""
-    supervisor = Supervisor(cast("Any", None), cast("Any", None), cast("Any", None))
-    key, loop = ("ns", "demo"), _Failing(Corrupt("two rows of one version"))
+    loop = _Failing(Corrupt("two rows of one version"))
     monkeypatch.setattr(loop, "state", State(7, PartitionTable.empty(8), 1, 0, 0.0), raising=False)
-    task = asyncio.create_task(supervisor._guard(key, cast("ClusterLoop", loop)))
-    supervisor._loops[key], supervisor._tasks[key] = cast("ClusterLoop", loop), task
-    supervisor._uids[key], supervisor._failures[key] = "uid", "two rows of one version"
+    task = asyncio.create_task(supervisor._guard(KEY, cast("ClusterLoop", loop)))
+    supervisor._loops[KEY], supervisor._tasks[KEY] = cast("ClusterLoop", loop), task
+    supervisor._uids[KEY], supervisor._failures[KEY] = "uid", "two rows of one version"
     await asyncio.sleep(0.01)
     assert loop.closed
     assert not task.done()
     assert supervisor.states() == {}
-    assert key in supervisor._pauses
+    assert KEY in supervisor._pauses
     await supervisor._match()
     known = (supervisor._loops, supervisor._tasks, supervisor._uids, supervisor._failures, supervisor._pauses)
-    assert all(key not in each for each in known)
+    assert all(KEY not in each for each in known)
