@@ -23,6 +23,7 @@ from stele.adapters.kubernetes.api import (
 from stele.adapters.kubernetes.login import Login
 from stele.errors import BadInput, Conflict, Unavailable, Uncertain
 from tests.contract.conftest import simulated_api
+from tests.fakes.objects import body
 
 Place = tuple[Any, str]
 Object = dict[str, Any]
@@ -35,22 +36,12 @@ def config_map(name: str = "one", value: str = "1", **meta: Any) -> Object:
 
 def cluster(members: int = 3, **meta: Any) -> Object:
     spec = {"members": members, "replicas": 2, "partitions": 8, "storage": {"size": "1Gi"}}
-    return {
-        "apiVersion": CLUSTERS.api,
-        "kind": CLUSTERS.kind,
-        "metadata": {"name": "demo", **meta},
-        "spec": spec,
-    }
+    return body(CLUSTERS, meta.pop("name", "demo"), spec, **meta)
 
 
 def service(ports: tuple[int, ...], **labels: str) -> Object:
     spec = {"clusterIP": "None", "ports": [{"name": f"p{port}", "port": port} for port in ports]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "one", "labels": labels},
-        "spec": spec,
-    }
+    return body(SERVICES, "one", spec, labels=labels)
 
 
 def version(stored: Object) -> int:
@@ -96,9 +87,9 @@ async def test_what_is_not_there_is_not_found(place: Place) -> None:
 
 async def test_what_was_returned_is_a_copy(place: Place) -> None:
     api, namespace = place
-    body = config_map()
-    made = await api.create(CONFIG_MAPS, namespace, body)
-    for each in (body, made, await api.get(CONFIG_MAPS, namespace, "one")):
+    given = config_map()
+    made = await api.create(CONFIG_MAPS, namespace, given)
+    for each in (given, made, await api.get(CONFIG_MAPS, namespace, "one")):
         each["data"]["k"] = "changed in the hands of the client"
     (listed,) = [
         each for each in await api.list(CONFIG_MAPS, namespace, "") if each["metadata"]["name"] == "one"
@@ -255,8 +246,9 @@ async def test_other_writes_leave_the_status_alone(place: Place) -> None:
     made = await api.create(CLUSTERS, namespace, {**cluster(), "status": {"epoch": 9}})
     assert "status" not in made
     shown = await api.patch_status(CLUSTERS, namespace, "demo", {"epoch": 1})
-    body = {**shown, "spec": cluster(4)["spec"], "status": {"epoch": 9}}
-    found = await api.replace(CLUSTERS, namespace, body)
+    found = await api.replace(
+        CLUSTERS, namespace, {**shown, "spec": cluster(4)["spec"], "status": {"epoch": 9}}
+    )
     assert (found["spec"]["members"], found["status"]) == (4, {"epoch": 1})
     assert found["metadata"]["generation"] == 2
 
@@ -299,19 +291,14 @@ async def test_a_pod_is_there_until_its_kubelet_ended_it(place: Place) -> None:
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "one", "uid": ""}]
     owners[0]["uid"] = (await api.create(CONFIG_MAPS, namespace, config_map()))["metadata"]["uid"]
     labels = {"app.kubernetes.io/component": "none"}
-    meta = {"name": "p", "labels": labels, "ownerReferences": owners}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": meta,
-        "spec": {"nodeName": "n", "containers": [container]},
-    }
-    made = await api.create(PODS, namespace, body)
+    spec = {"nodeName": "n", "containers": [container]}
+    pod = body(PODS, "p", spec, labels=labels, ownerReferences=owners)
+    made = await api.create(PODS, namespace, pod)
     await api.delete(PODS, namespace, "p", made["metadata"]["uid"])
     marked = await api.get(PODS, namespace, "p")
     assert marked["metadata"]["deletionTimestamp"]
     with pytest.raises(AlreadyExists):
-        await api.create(PODS, namespace, body)
+        await api.create(PODS, namespace, pod)
     await api.delete(PODS, namespace, "p", made["metadata"]["uid"])
     assert (await api.get(PODS, namespace, "p"))["metadata"]["uid"] == made["metadata"]["uid"]
 

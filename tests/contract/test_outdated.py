@@ -16,20 +16,16 @@ from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.revision import REVISION
 from stele.master.settings import Settings
 from stele.model import TabletCluster
+from tests.fakes.objects import body
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings("member:1", "spark:1", (), "", "test")
-BODY: dict[str, Any] = {
-    "apiVersion": CLUSTERS.api,
-    "kind": CLUSTERS.kind,
-    "metadata": {"name": "demo"},
-    "spec": {
-        "members": 2,
-        "replicas": 2,
-        "partitions": 2,
-        "storage": {"size": "1Gi"},
-        "migration": {"engine": "Direct"},
-    },
+SPEC = {
+    "members": 2,
+    "replicas": 2,
+    "partitions": 2,
+    "storage": {"size": "1Gi"},
+    "migration": {"engine": "Direct"},
 }
 
 
@@ -49,8 +45,7 @@ class Scene:
             liveness.member_object = MemberObject(index, entry.name)
 
     async def begin(self, **spec: Any) -> None:
-        body = {**BODY, "spec": {**BODY["spec"], **spec}}
-        stored = await self.api.create(CLUSTERS, self.namespace, body)
+        stored = await self.api.create(CLUSTERS, self.namespace, body(CLUSTERS, "demo", SPEC | spec))
         self.cache.put(CLUSTERS, stored)
         self.world = self.new_world(stored)
         await self.round()
@@ -70,8 +65,8 @@ class Scene:
     async def change(self, **spec: Any) -> None:
         """As a user does; the operator hears of it."""
         stored = await self.api.get(CLUSTERS, self.namespace, "demo")
-        body = {**stored, "spec": {**stored["spec"], **spec}}
-        self.cache.put(CLUSTERS, await self.api.replace(CLUSTERS, self.namespace, body))
+        changed = {**stored, "spec": {**stored["spec"], **spec}}
+        self.cache.put(CLUSTERS, await self.api.replace(CLUSTERS, self.namespace, changed))
 
     async def ready(self) -> tuple[str, str, str, int, int]:
         status = (await self.api.get(CLUSTERS, self.namespace, "demo"))["status"]
@@ -244,8 +239,8 @@ async def test_a_status_is_about_the_generation_that_was_decided_on(scene: Scene
     scene.world.member_objects()
     await scene.change(members=1)
     member = await scene.api.get(MEMBERS, scene.namespace, "demo-0")
-    body = {**member, "spec": {**member["spec"], "drain": True}}
-    scene.cache.put(MEMBERS, await scene.api.replace(MEMBERS, scene.namespace, body))
+    drained = {**member, "spec": {**member["spec"], "drain": True}}
+    scene.cache.put(MEMBERS, await scene.api.replace(MEMBERS, scene.namespace, drained))
     assert scene.world.desired() == decided
     await scene.world.write_status(scene.state, 2.0)
     assert (await scene.ready())[4] == 1

@@ -8,15 +8,11 @@ from stele.adapters.kubernetes import bulk_job
 from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, JOBS, PODS, Api, Object
 from stele.adapters.kubernetes.bulk_job import running
 from stele.errors import Refused
+from tests.fakes.objects import body
 
 pytestmark = pytest.mark.control_plane
 
-CLUSTER = {
-    "apiVersion": CLUSTERS.api,
-    "kind": CLUSTERS.kind,
-    "metadata": {"name": "demo"},
-    "spec": {"members": 1, "replicas": 1, "partitions": 8, "storage": {"size": "1Gi"}},
-}
+CLUSTER = body(CLUSTERS, "demo", {"members": 1, "replicas": 1, "partitions": 8, "storage": {"size": "1Gi"}})
 
 
 async def job_of(api: Api, namespace: str) -> Object:
@@ -31,8 +27,7 @@ async def start_pod(api: Api, namespace: str) -> None:
     """As the Job controller and a kubelet do it."""
     job = await job_of(api, namespace)
     labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
-    spec = job["spec"]["template"]["spec"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bulk", "labels": labels}, "spec": spec}
+    pod = body(PODS, "bulk", job["spec"]["template"]["spec"], labels=labels)
     await api.create(PODS, namespace, pod)
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
     await api.patch_status(PODS, namespace, "bulk", ready)

@@ -19,16 +19,14 @@ from stele.core.table.table import Member, Partition
 from stele.wire.configmap import Head
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.cli.replaying import replayed
+from tests.fakes.objects import body
 
 pytestmark = pytest.mark.control_plane
 
 PARTITIONS = 600
-CLUSTER = {
-    "apiVersion": "stele.dev/v1alpha1",
-    "kind": "TabletCluster",
-    "metadata": {"name": "demo"},
-    "spec": {"members": 3, "partitions": PARTITIONS, "replicas": 2, "storage": {"size": "1Gi"}},
-}
+CLUSTER = body(
+    CLUSTERS, "demo", {"members": 3, "partitions": PARTITIONS, "replicas": 2, "storage": {"size": "1Gi"}}
+)
 CLUSTER_STATUS = {
     "phase": "Rebalancing",
     "message": "moving partitions",
@@ -48,12 +46,7 @@ CLUSTER_STATUS = {
     ],
 }
 STATES = ["Active", "Active", "Active", "Unreachable", "Joining"]
-REBALANCE = {
-    "apiVersion": "stele.dev/v1alpha1",
-    "kind": "TabletRebalance",
-    "metadata": {"name": "demo-4-1"},
-    "spec": {"cluster": "demo"},
-}
+REBALANCE = body(REBALANCES, "demo-4-1", {"cluster": "demo"})
 REBALANCE_STATUS = {
     "phase": "Running",
     "refusals": [{"partition": 1, "reason": "COPY_FAILED", "message": "no room on demo-2"}],
@@ -90,13 +83,7 @@ async def _store(plane: ControlPlane, namespace: str) -> None:
 
 
 async def _store_member(api: Api, namespace: str, index: int, state: str) -> None:
-    body = {
-        "apiVersion": "stele.dev/v1alpha1",
-        "kind": "TabletMember",
-        "metadata": {"name": f"demo-{index}"},
-        "spec": {"cluster": "demo", "index": index},
-    }
-    await api.create(MEMBERS, namespace, body)
+    await api.create(MEMBERS, namespace, body(MEMBERS, f"demo-{index}", {"cluster": "demo", "index": index}))
     status: dict[str, Any] = {"state": state, "owned": 200, "backups": 200, "bytes": 1_500_000}
     await api.patch_status(MEMBERS, namespace, f"demo-{index}", status)
 

@@ -16,6 +16,7 @@ from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS, PODS, REBALANCES, Api
 from stele.errors import Conflict
 from stele.wire.configmap import Shard, decode_shard
+from tests.fakes.objects import body
 from tests.operator.kubelet import Kubelet
 from tests.operator.pods import PodWatch
 from tests.operator.real_kubelet import RealKubelet
@@ -78,12 +79,7 @@ def cluster(name: str, members: int, **spec: Any) -> dict[str, Any]:
         "migration": {"engine": "Direct"},
         "failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1.5, "rejoinGracePeriodSeconds": 5},
     }
-    return {
-        "apiVersion": "stele.dev/v1alpha1",
-        "kind": "TabletCluster",
-        "metadata": {"name": name},
-        "spec": wanted | spec,
-    }
+    return body(CLUSTERS, name, wanted | spec)
 
 
 class Stage:
@@ -105,10 +101,10 @@ class Stage:
     async def change_spec(self, **changes: Any) -> None:
         """Put the changed spec, again when another wrote in between, as a client does."""
         while True:
-            body = await self.cluster()
-            body["spec"] |= changes
+            found = await self.cluster()
+            found["spec"] |= changes
             with suppress(Conflict):
-                await self.api.replace(CLUSTERS, self.namespace, body)
+                await self.api.replace(CLUSTERS, self.namespace, found)
                 return
 
     async def stele(self, *arguments: str) -> str:

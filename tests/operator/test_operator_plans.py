@@ -17,6 +17,7 @@ from stele.master.children import Children
 from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, RebalanceRequests, fail_ownerless, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
+from tests.fakes.objects import body
 from tests.fakes.spec import desired_spec
 from tests.operator.test_operator import Stage, cluster
 
@@ -26,13 +27,8 @@ NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
 async def create(api: Api, cache: Cache, namespace: str, name: str, mode: str, **spec: object) -> None:
-    body = {
-        "apiVersion": "stele.dev/v1alpha1",
-        "kind": "TabletRebalance",
-        "metadata": {"name": name},
-        "spec": {"cluster": "demo", "mode": mode, **spec},
-    }
-    cache.put(REBALANCES, await api.create(REBALANCES, namespace, body))
+    plan = body(REBALANCES, name, {"cluster": "demo", "mode": mode, **spec})
+    cache.put(REBALANCES, await api.create(REBALANCES, namespace, plan))
 
 
 async def ready(api: Api, namespace: str, name: str) -> tuple[str, str, str]:
@@ -55,8 +51,7 @@ async def test_a_plan_waits_for_its_cluster_and_is_answered_when_that_is_there(
         assert await ready(api, namespace, name) == ("Pending", "False", "ClusterNotFound")
 
     spec = {"members": 3, "storage": {"size": "1Gi"}}
-    body = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster", "spec": spec}
-    made = await api.create(CLUSTERS, namespace, body | {"metadata": {"name": "demo"}})
+    made = await api.create(CLUSTERS, namespace, body(CLUSTERS, "demo", spec))
     cache.put(CLUSTERS, made)
     found = TabletCluster.read(made)
     assert isinstance(found, TabletCluster)
@@ -89,8 +84,7 @@ def formed(plans: int) -> State:
 
 
 async def made_cluster(api: Api, namespace: str) -> TabletCluster:
-    body = cluster("demo", 3)
-    found = TabletCluster.read(await api.create(CLUSTERS, namespace, body))
+    found = TabletCluster.read(await api.create(CLUSTERS, namespace, cluster("demo", 3)))
     assert isinstance(found, TabletCluster)
     return found
 
@@ -104,16 +98,12 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
     before = {}
     for number in range(1, HISTORY_LIMIT + 3):
         name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
-        body = {
-            "apiVersion": "stele.dev/v1alpha1",
-            "kind": "TabletRebalance",
-            "metadata": {"name": name, "labels": {PLAN_LABEL: name}, "ownerReferences": [owner]},
-            "spec": {"cluster": "demo", "mode": "Execute", "approved": True},
-        }
+        spec = {"cluster": "demo", "mode": "Execute", "approved": True}
+        plan = body(REBALANCES, name, spec, labels={PLAN_LABEL: name}, ownerReferences=[owner])
         if number == 2:
-            del body["metadata"]["labels"], body["metadata"]["ownerReferences"]
-            body["spec"]["moves"] = [{"partition": 1, "from": "demo-0", "to": "demo-1"}]
-        await api.create(REBALANCES, namespace, body)
+            del plan["metadata"]["labels"], plan["metadata"]["ownerReferences"]
+            plan["spec"]["moves"] = [{"partition": 1, "from": "demo-0", "to": "demo-1"}]
+        await api.create(REBALANCES, namespace, plan)
         if number != 2:
             await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"})
         before[name] = await api.get(REBALANCES, namespace, name)

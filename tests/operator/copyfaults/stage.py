@@ -26,6 +26,7 @@ from e2e.demo.settings import LEDGER_KEYSPACE
 from e2e.demo.workload import hash_of
 from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, REBALANCES, Api
 from stele.adapters.kubernetes.login import log_in
+from tests.fakes.objects import body
 from tests.operator.copyfaults.kubelet import FaultKubelet
 from tests.operator.copyfaults.wire import Touch, Wire
 from tests.operator.test_operator import Operator, Stage, cluster
@@ -180,13 +181,8 @@ class Move:
         """Ask for it."""
         moves = [{"partition": p, "from": self.giver, "to": self.destination} for p in self.partitions]
         moves += [{"partition": p, "from": self.destination, "to": self.giver} for p in self._back]
-        body = {
-            "apiVersion": "stele.dev/v1alpha1",
-            "kind": "TabletRebalance",
-            "metadata": {"name": self.name},
-        }
-        spec = {"cluster": "demo", "moves": moves}
-        await self._stage.api.create(REBALANCES, self._stage.namespace, body | {"spec": spec})
+        plan = body(REBALANCES, self.name, {"cluster": "demo", "moves": moves})
+        await self._stage.api.create(REBALANCES, self._stage.namespace, plan)
 
     def at(self, block: int, strike: Touch) -> asyncio.Event:
         """Let `strike` have the block of that number, of those that this plan moves."""
@@ -310,10 +306,10 @@ async def staged(plane: ControlPlane, namespace: str, directory: Path) -> AsyncI
     wire = Wire(TRANSFER_PORT)
     async with Api(await log_in(str(plane.kubeconfig))) as api:
         spec = {"engine": "Spark"}
-        body = cluster("demo", 3, migration=spec, spark={"executors": 1, "cores": 1, "idleSeconds": 60})
+        made = cluster("demo", 3, migration=spec, spark={"executors": 1, "cores": 1, "idleSeconds": 60})
         # A busy machine is no fault: what is told of a container that ended is known without a lease.
-        body["spec"]["failureDetection"] |= {"leaseSeconds": 6, "rejoinGracePeriodSeconds": 120}
-        await api.create(CLUSTERS, namespace, body)
+        made["spec"]["failureDetection"] |= {"leaseSeconds": 6, "rejoinGracePeriodSeconds": 120}
+        await api.create(CLUSTERS, namespace, made)
         operator = Operator(plane, namespace, directory, free_ports(1)[0])
         async with FaultKubelet(api, namespace, directory, wire) as kubelet:
             stage = FaultStage(api, namespace, kubelet, operator)
