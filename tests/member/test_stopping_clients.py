@@ -106,17 +106,12 @@ class Load:
 
 
 async def move_owners(made: Cluster, leaving: int) -> None:
-    """Make a backup the owner of every row that the leaving member owns, which stays a backup."""
+    """Exchange the owner with its backup in every row that the leaving member owns."""
     for partition, row in list(made.rows.items()):
         if row.replicas[0] == leaving:
-            term, owner = row.version + 2, row.replicas[1]
-            assert owner is not None
-            for member in (leaving, owner):
-                assert (await made.command(member, m.Fence(partition, term, True))).code == "OK"
-            made.rows[partition] = m.Row(partition, term, (owner, leaving))
-            accepted = await made.command(owner, m.Accept(made.id(), made.rows[partition]))
-            assert accepted.code == "OK", accepted
-            await made.publish()
+            backup = row.replicas[1]
+            assert backup is not None
+            await made.swap(partition, backup)
 
 
 async def shrink_rows(made: Cluster, leaving: int) -> None:
@@ -249,3 +244,20 @@ async def test_a_member_may_die_at_any_step_of_a_planned_stop(tmp_path: Path, st
         await client.close()
         await client.check(LEAVING)
         await made.same_everywhere()
+
+
+async def test_the_transfer_container_ends_first_and_nothing_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet runs one container's hook and stops the other at once: a copy from here just ends."""
+    async with cluster(tmp_path, 3) as made:
+        member = made.members[LEAVING]
+        await member.start_transfer()
+        opened = await made.order(LEAVING, m.OpenSession("session-1", (0,)))
+        assert opened.session is not None
+        assert member.transfer is not None
+        member.transfer.terminate()
+        await asyncio.wait_for(member.transfer.wait(), 10)
+        service = Service(made)
+        await stop_as_planned(made, service, monkeypatch)
+        assert "Traceback" not in made.members[LEAVING].log()
