@@ -83,7 +83,7 @@ class SilentClients:
         self.phases.append(name)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("POLL_SECONDS", 0.001), ("SAFE_HELD_SECONDS", 0.01)):
         monkeypatch.setattr(phases, name, seconds)
@@ -101,7 +101,6 @@ async def run(
     return await made.run(), clients
 
 
-@pytest.mark.usefixtures("quick")
 async def test_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster()
     results, clients = await run(cluster, monkeypatch)
@@ -117,7 +116,6 @@ async def test_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.moves.done.total() for each in results] == [0, 10, 0, 10]
 
 
-@pytest.mark.usefixtures("quick")
 async def test_moves_that_were_too_fast_for_the_kill_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster(moves=1)
     results, _ = await run(cluster, monkeypatch)
@@ -125,7 +123,6 @@ async def test_moves_that_were_too_fast_for_the_kill_are_told(monkeypatch: pytes
     assert not any("operator" in said for said in cluster.said)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_moves_that_jump_past_the_middle_are_still_killed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster(moves=20, jump=17)
     results, _ = await run(cluster, monkeypatch)
@@ -134,14 +131,12 @@ async def test_moves_that_jump_past_the_middle_are_still_killed_in(monkeypatch: 
     assert any("85% of the moves were done before" in event for event in results[-1].events)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_cluster_that_never_gets_safe_ends_the_course(monkeypatch: pytest.MonkeyPatch) -> None:
     results, _ = await run(ScriptedCluster(moves=10_000_000), monkeypatch)
     assert [each.name for each in results] == [PhaseName.QUIET, PhaseName.SCALE_UP]
     assert "migrations under way" in results[-1].error
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_member_that_does_not_come_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster()
     cluster.restarts = False

@@ -13,7 +13,7 @@ from stele.adapters.kubernetes.api import EVENTS, MEMBERS, PODS, Api
 from stele.core.kv.keyslot import partition_of
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
-from tests.operator.test_operator_plans import in_phase, plans
+from tests.operator.test_operator_plans import in_phase, plans, until_phase
 
 pytestmark = pytest.mark.control_plane
 
@@ -124,11 +124,7 @@ async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
 
     await stage.until("one member with all partitions", alone)
     assert [each["metadata"]["name"] for each in await stage.api.list(MEMBERS, namespace)] == ["demo-0"]
-
-    async def done() -> bool:
-        return (await plans(stage))[name].status.phase == "Done"
-
-    await stage.until("the end of the plan", done)
+    await until_phase(stage, name, "Done")
 
 
 async def test_a_plan_for_fewer_copies_is_void_when_the_members_come_back(stage: Stage) -> None:

@@ -131,6 +131,13 @@ async def plans(stage: Stage) -> dict[str, TabletRebalance]:
     return {each.metadata.name: each for each in found if isinstance(each, TabletRebalance)}
 
 
+async def until_phase(stage: Stage, name: str, phase: str) -> None:
+    async def there() -> bool:
+        return (await plans(stage))[name].status.phase == phase
+
+    await stage.until(f"{name} that is {phase}", there)
+
+
 async def in_phase(stage: Stage, phase: str) -> str:
     """The name of a plan in that phase, once there is one."""
     names: list[str] = []
@@ -160,19 +167,13 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
     giver = f"demo-{row.replicas[1]}"
     moved = await stage.stele("move", "demo", str(number), "--from", giver, "--to", "demo-3")
 
-    async def done() -> bool:
-        return (await plans(stage))[moved].status.phase == "Done"
-
-    await stage.until("the move", done)
+    await until_phase(stage, moved, "Done")
     assert await ready(stage.api, namespace, moved) == ("Done", "True", "AsDesired")
     assert 3 in (await stage.rows()).rows[number].members
     await stage.stele("drain", "demo-0")
     name = await in_phase(stage, "Proposed")
     await stage.stele("cancel", name)
 
-    async def over() -> bool:
-        return (await plans(stage))[name].status.phase == "Superseded"
-
-    await stage.until("the end of the cancelled plan", over)
+    await until_phase(stage, name, "Superseded")
     assert await ready(stage.api, namespace, name) == ("Superseded", "False", "Cancelled")
     assert any(0 in row.members for row in (await stage.rows()).rows)
