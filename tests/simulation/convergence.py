@@ -65,7 +65,7 @@ def _members(world: World) -> str:
     assert master is not None
     assert master.state is not None
     for machine in world.present():
-        node = machine.process.node if machine.process is not None else None
+        node = machine.node
         if node is None:
             return f"{machine.place} starts"
         if node.table.stamp != master.state.table.stamp.value:
@@ -116,9 +116,9 @@ def _status(world: World) -> str:
 def check_equal(world: World) -> None:
     """With nobody writing, all copies of a partition come to the same operation and hold the same."""
     nodes = {
-        int(machine.place.removeprefix(f"{CLUSTER}-")): machine.process.node
+        int(machine.place.removeprefix(f"{CLUSTER}-")): machine.node
         for machine in world.kubelet.running()
-        if machine.process is not None and machine.process.node is not None
+        if machine.node is not None
     }
     for number, row in enumerate(world.rows()):
         world.trace.checked[COPIES_EQUAL] += 1

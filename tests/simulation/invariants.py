@@ -284,7 +284,7 @@ class Rules:
         elif isinstance(command, m.Accept):
             self._one_row_per_version(command.row.partition, command.row.version, command.row.replicas)
             meta = machine.disk.consensus_of(command.row.partition)
-            known = machine.process.node.rows[command.row.partition].version  # type: ignore[union-attr]
+            known = machine.node.rows[command.row.partition].version  # type: ignore[union-attr]
             kept = meta.accepted == command.row or known >= command.row.version
             text = "{}: {} was accepted, {} is on disk"
             self._check("accepted rows are on disk", kept, text, place, command.row, meta.accepted)
@@ -345,11 +345,11 @@ class Rules:
 
     def _names(self, number: int, place: str) -> bool:
         machine = self.world.kubelet.machines.get(place)
-        if machine is None or machine.process is None or machine.process.node is None or not self._rows:
+        if machine is None or not machine.uuid or not self._rows:
             return False
         index = int(place.rpartition("-")[2])
         entry = self.world.table().members.get(index)
-        same = entry is not None and entry.uuid == machine.process.node.uuid
+        same = entry is not None and entry.uuid == machine.uuid
         return same and index in self._rows[number].members
 
     # -- members as they are
@@ -360,11 +360,10 @@ class Rules:
         self.states.look()
         self.plans.look()
         for machine in self.world.kubelet.running():
-            node = machine.process.node if machine.process is not None else None
-            if node is None or machine.process is None:
+            if machine.node is None or machine.process is None:
                 continue
-            for number, replica in node.replicas.items():
-                self._look_at(machine.place, node.uuid, number, replica, machine.process.loop.number)
+            for number, replica in machine.node.replicas.items():
+                self._look_at(machine.place, machine.uuid, number, replica, machine.process.loop.number)
         master = self.world.master
         if master is not None and master.state is not None:
             for running in master.state.operations.migrations.values():

@@ -10,6 +10,7 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
 from stele.master.manifests import COMPONENT_LABEL
+from stele.member.node import Node
 from stele.member.settings import Settings
 from tests.fakes.api import ApiServer
 from tests.fakes.disk import Disk
@@ -46,9 +47,13 @@ class Machine:
         return self.process is not None and self.process.loop.alive
 
     @property
+    def node(self) -> Node | None:
+        """None while nobody opened the volume."""
+        return None if self.process is None else self.process.node
+
+    @property
     def uuid(self) -> str:
-        """Empty while nobody opened the volume."""
-        return "" if self.process is None or self.process.node is None else self.process.node.uuid
+        return "" if self.node is None else self.node.uuid
 
 
 class Kubelet:

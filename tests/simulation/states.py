@@ -74,7 +74,7 @@ class States:
     def look(self) -> None:
         """A write that began when all members knew that the cluster is passive was refused."""
         written, self._written = self._written, []
-        nodes = [each.process.node for each in self.world.kubelet.running() if each.process is not None]
+        nodes = [each.node for each in self.world.kubelet.running()]
         states = {None if node is None else node.table.state for node in nodes} | {self.state}
         if states != {"Passive"}:
             self._passive_since = None

@@ -37,9 +37,7 @@ class Well:
         self.row = world.rows()[0]
         self.owner = f"demo-{self.row.owner}"
         self.machine = world.kubelet.machines[self.owner]
-        node = self.machine.process.node if self.machine.process is not None else None
-        assert node is not None
-        self.replica = node.replicas[0]
+        self.replica: Any = self.machine.node.replicas[0]  # type: ignore[union-attr]
 
     @property
     def master(self) -> Any:
@@ -99,9 +97,8 @@ def _written_while_passive(well: Well) -> None:
     states = well.rules.states
     states.state, states._passive_since = "Passive", 1.0
     for machine in well.world.kubelet.running():
-        assert machine.process is not None
-        assert machine.process.node is not None
-        machine.process.node.table.state = "Passive"
+        assert machine.node is not None
+        machine.node.table.state = "Passive"
     done = Operation(1, "client-0", "set", b"k", b"v", 2.0, 2.1, "OK")
     for operation in (replace(done, kind="delete", reply=0), done):
         assert well.world.clock.failure is None
@@ -251,10 +248,9 @@ def test_a_copy_that_differs_is_found(well: Well) -> None:
 
 def test_a_count_that_is_not_that_of_the_entries_is_found(well: Well) -> None:
     for machine in well.world.kubelet.running():
-        assert machine.process is not None
-        assert machine.process.node is not None
-        if 0 in machine.process.node.replicas:
-            machine.process.node.replicas[0].keyspaces = {b"default": (7, 700)}
+        assert machine.node is not None
+        if 0 in machine.node.replicas:
+            machine.node.replicas[0].keyspaces = {b"default": (7, 700)}
     with pytest.raises(Violation) as found:
         check_equal(well.world)
     assert found.value.rule == COUNTS_RIGHT

@@ -85,8 +85,7 @@ class Volumes:
         named = [number for number, row in enumerate(self.world.rows()) if index in row.members]
         if machine is None or not named:
             return not named
-        node = machine.process.node if machine.up and machine.process is not None else None
-        replicas = {} if node is None else node.replicas
+        replicas = machine.node.replicas if machine.up and machine.node is not None else {}
         return all(number in replicas and replicas[number].ready for number in named)
 
     # -- what befalls them
