@@ -30,6 +30,14 @@ class Failover:
     reset_partitions: set[PartitionId] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Demotion:
+    """A member that is to own nothing, and the one that takes over; None: any backup may."""
+
+    member: MemberIndex
+    destination: MemberIndex | None = None
+
+
 @dataclass(slots=True)
 class Rebalance:
     """Plans and waiting migrations; written by the room `rebalance`, others call its methods.
@@ -37,7 +45,7 @@ class Rebalance:
     `progress` is the master's present plan, `finished` are the last ones, and `user_plans` those of users, by
     name. `counted_for` names the plans that count an operation, by its id. `proposal` is the part of the
     present plan that waits for approval, `approved` the situation whose plans may start; partitions in
-    `stopped` are not planned.
+    `stopped` are not planned. `demotions` has the members that are to own nothing, by who wants that.
     """
 
     queues: Queues = field(default_factory=Queues)
@@ -56,6 +64,7 @@ class Rebalance:
     planned_seconds: float = float("-inf")
     plan_number: int = 0
     service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
+    demotions: dict[str, Demotion] = field(default_factory=dict)
 
     @property
     def plans(self) -> list[RebalanceProgress]:

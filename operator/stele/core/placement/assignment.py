@@ -23,6 +23,7 @@ from stele.core.placement.draft import (
     demotable_owners,
     partition_count,
 )
+from stele.core.placement.owners import even_owners
 from stele.core.placement.quotas import Domain, Quota, QuotaBounds, member_quotas, quota_bounds, round_quotas
 from stele.core.placement.retained import arranged, retained_slots
 from stele.core.placement.topology import Path, Topology
@@ -40,8 +41,8 @@ class DataMember:
 
     A `leaving` member counts as a full copy until it is replaced, and receives nothing. An `away` member is
     expected back: it keeps its share and the replicas that rows still name, backup indexes that it lacks are
-    left open for it, and it takes part in no migration. `zone` is its domain per topology key, widest first;
-    a string is a single domain.
+    left open for it, and it takes part in no migration. A `demoted` member holds its share, and is given
+    nothing to own. `zone` is its domain per topology key, widest first; a string is a single domain.
     """
 
     index: MemberIndex
@@ -49,6 +50,7 @@ class DataMember:
     zone: str | Path | None = None
     leaving: bool = False
     away: bool = False
+    demoted: bool = False
 
     @property
     def path(self) -> Path:
@@ -199,10 +201,12 @@ def _copies(changes: Iterable[Change]) -> int:
 class _MemberSets:
     """Members by what may happen to them.
 
-    `eligible` members take data (mapped to their weights); `staying` members keep what they have.
+    `eligible` members take data (mapped to their weights), those of `owning` also what is to be owned;
+    `staying` members keep what they have.
     """
 
     eligible: Mapping[MemberIndex, int]
+    owning: Mapping[MemberIndex, int]
     staying: frozenset[MemberIndex]
     away: tuple[MemberIndex, ...]
     leaving: frozenset[MemberIndex]
@@ -215,8 +219,12 @@ class _MemberSets:
         staying = sorted((m for m in members if not m.leaving), key=attrgetter("index"))
         weights = {member.index: member.weight for member in staying}
         topology = Topology({member.index: member.path for member in staying})
+        eligible = {member.index: member.weight for member in staying if not member.away}
+        demoted = {member.index for member in staying if member.demoted}
+        owning = {member: weight for member, weight in eligible.items() if member not in demoted}
         return _MemberSets(
-            eligible={member.index: member.weight for member in staying if not member.away},
+            eligible=eligible,
+            owning=owning or eligible,
             staying=frozenset(weights),
             away=tuple(member.index for member in staying if member.away),
             leaving=frozenset(member.index for member in members if member.leaving),
@@ -387,7 +395,7 @@ def _balance(draft: DraftAssignment, sets: _MemberSets, today: Mapping[MemberInd
     vacant, *holes = [partition_count(draft.open_slots(index)) for index in range(sets.replicas)]
     held = {member: draft.held[member] for member in sets.staying}
     owned = {member: draft.owned[member] for member in sets.eligible}
-    owner_bounds = _owner_bounds(sets, sum(owned.values()) + vacant)
+    owner_bounds = _owner_bounds(sets, sum(owned[member] for member in sets.owning) + vacant)
     copy_cost = _CopyCost(held, owned, demotable_owners(draft.groups.values()), owner_bounds)
     slots = sum(held.values()) + vacant + sum(holes)
     rows = draft.partitions
@@ -411,6 +419,7 @@ def _balance(draft: DraftAssignment, sets: _MemberSets, today: Mapping[MemberInd
         backups.fill(index)
     backups.level_out()
     backups.enforce()
+    _even_owners(draft, sets)
     bound = max(needed, sum(max(0, fewest[member].number - today[member]) for member in sets.eligible))
     # Where rows do not allow the shares, the shares that were reached may need fewer copies.
     return min(bound, sum(max(0, draft.held[member] - today[member]) for member in sets.eligible))
@@ -427,13 +436,13 @@ def _reserve(draft: DraftAssignment, sets: _MemberSets, total: Mapping[MemberInd
 
 
 def _owner_bounds(sets: _MemberSets, number: int) -> QuotaBounds:
-    return quota_bounds(number, number, sets.eligible)
+    return quota_bounds(number, number, sets.owning)
 
 
 def _balance_owners(
     draft: DraftAssignment, sets: _MemberSets, copy_cost: "_CopyCost", total: dict[MemberIndex, Quota]
 ) -> None:
-    number = sum(copy_cost.owned.values()) + partition_count(draft.open_slots(0))
+    number = sum(copy_cost.owned[member] for member in sets.owning) + partition_count(draft.open_slots(0))
     numbers = round_quotas(
         number, copy_cost.owners, lambda m, owners: copy_cost.copies(m, total[m].number, owners)
     )
@@ -445,7 +454,15 @@ def _balance_owners(
     owners = IndexBalancer(draft, owners=True, quota=quota, total=total)
     owners.fill(0)
     owners.level_out()
+    _even_owners(draft, sets)
+    owners.recount()
     owners.enforce()
+
+
+def _even_owners(draft: DraftAssignment, sets: _MemberSets) -> None:
+    """Even out owners by SWAPs; not while a member is away, which will get its share back."""
+    if not sets.away:
+        even_owners(draft, _owner_bounds(sets, sum(draft.owned[member] for member in sets.owning)))
 
 
 def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]:

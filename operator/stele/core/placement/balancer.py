@@ -54,17 +54,25 @@ class IndexBalancer:
     ) -> None:
         self.draft = draft
         self.owners = owners
-        held, owned = draft.held, draft.owned
-        count = owned if owners else {member: held[member] - owned[member] for member in quota}
-        self.deficit = {member: quota[member].number - count[member] for member in quota}
         self._quota = quota
         self._total = total
+        self.deficit = self._deficits()
         self._ring: list[MemberIndex] = []
         self._turns: dict[MemberIndex | None, MemberIndex] = {}
         self.searches_left = SEARCHES_MAX
         self.dead_ends: set[MemberIndex] = set()
         self.no_free_slots: dict[MemberIndex, tuple[int, bool, bool, bool]] = {}
         self._set_mode(within_total=True, up_to_high=False)
+
+    def _deficits(self) -> dict[MemberIndex, int]:
+        held, owned = self.draft.held, self.draft.owned
+        count = owned if self.owners else {member: held[member] - owned[member] for member in self._quota}
+        return {member: quota.number - count[member] for member, quota in self._quota.items()}
+
+    def recount(self) -> None:
+        """Take in what changed outside of this balancer."""
+        self.deficit = self._deficits()
+        self._set_mode(within_total=self._within_total, up_to_high=self._up_to_high)
 
     def fill(self, index: int) -> None:
         """Assign every empty slot at this index, to an under member whenever one fits."""

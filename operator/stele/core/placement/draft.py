@@ -119,6 +119,25 @@ class DraftAssignment:
         row = (*group.row[:index], member, *group.row[index + 1 :])
         return self.add(group.today, row, [partition], group.fixed | {index})
 
+    def swaps(self, group: RowGroup, index: int) -> bool:
+        """Return whether a SWAP with the backup at this index runs without a copy.
+
+        That backup must stay where it is today; the owner must too, or take the index of one that leaves.
+        """
+        row, today = group.row, group.today
+        if not today or group.fixed & {0, index} or today[index : index + 1] != (row[index],):
+            return False
+        return today[0] == row[0] or (row[0] not in today and today[0] not in row)
+
+    def swap_owner(self, group: RowGroup, index: int, number: int) -> None:
+        """Let the owner and the backup at this index change places in `number` of the group's partitions."""
+        slots = list(group.row)
+        slots[0], slots[index] = slots[index], slots[0]
+        for member, change in zip((slots[index], slots[0]), (-number, number), strict=True):
+            if member is not None:
+                self.owned[member] += change
+        self._put(group.today, tuple(slots), _take(group.partitions, number), group.fixed)
+
     def fits(self, slot: Slot, member: MemberIndex) -> bool:
         """Return whether `member` may take the slot.
 

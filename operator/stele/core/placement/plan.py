@@ -44,6 +44,8 @@ class Code(StrEnum):
     """Two replicas share a zone, and no exchange of replicas that separates them was found."""
     CYCLE = "CYCLE"
     """A permutation within a row, other than a SWAP, cannot run without dropping a replica: it stays."""
+    NO_BACKUP = "NO_BACKUP"
+    """No backup of the row can become the owner in place of a member that is to own nothing."""
     NO_REPLICA = "NO_REPLICA"
     """No live member is in the row, so there is nothing to copy from."""
     UNASSIGNED = "UNASSIGNED"

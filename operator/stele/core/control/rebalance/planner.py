@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
@@ -51,6 +52,7 @@ def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMe
 def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
     """Return live members that hold data, and those whose place is kept, marked as away."""
     gone = unusable(state, desired, now)
+    demoted = {demotion.member for demotion in state.rebalance.demotions.values()}
     expected = []
     for index, member in sorted(state.table.members.items()):
         liveness = state.membership.liveness.get(index)
@@ -71,7 +73,8 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
             if liveness.member_object is None
             else (liveness.member_object.weight, liveness.member_object.zone or None)
         )
-        expected.append(DataMember(index, weight, zone, leaving=leaving, away=away))
+        to_own_nothing = index in demoted
+        expected.append(DataMember(index, weight, zone, leaving=leaving, away=away, demoted=to_own_nothing))
     return tuple(expected)
 
 
@@ -133,7 +136,7 @@ def make_plan(state: State, observation: Observation) -> None:
     changed, first = key != plans.plan_key, not plans.plan_key
     if not (changed or _again(state, members, observation.now) or _short(state, observation)):
         return
-    if first or key[:2] != plans.plan_key[:2]:
+    if first or _lasting(key) != _lasting(plans.plan_key):
         plans.cancelled, plans.stopped = False, set()
     plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, observation.now
     paused = set() if changed else plans.retries.paused(observation.now)
@@ -158,6 +161,12 @@ def make_plan(state: State, observation: Observation) -> None:
     if _nothing_left(state, made, members):
         plans.approved = ""
     _adopt(state, observation, expected, made, _Case(situation, reason, copies, goes_on=not changed))
+
+
+def _lasting(key: tuple[Any, ...]) -> tuple[object, ...]:
+    """Return for which members and replicas users' requests about a plan hold, whoever owns something."""
+    members, replicas, *_ = key
+    return tuple(replace(member, demoted=False) for member in members), replicas
 
 
 def _may_plan(state: State, desired: DesiredSpec) -> bool:
@@ -251,7 +260,7 @@ def _without(made: Plan, some: Collection[PartitionId]) -> Plan:
 
 def _situation(members: tuple[DataMember, ...], replicas: int, copies: int | None) -> str:
     """Describe the situation, in which a member that is unreachable for a while still counts."""
-    there = tuple(replace(member, away=False) for member in members)
+    there = tuple(replace(member, away=False, demoted=False) for member in members)
     return blake2b(repr(((there, replicas), copies)).encode(), digest_size=8).hexdigest()
 
 
@@ -282,6 +291,9 @@ def _reason(
     away = [state.name_of(member.index) for member in members if member.away]
     if away:
         text += f"; expected back: {', '.join(away[:PLANNED_MEMBERS_SHOWN])}"
+    demoted = [state.name_of(member.index) for member in members if member.demoted]
+    if demoted:
+        text += f"; to own nothing: {', '.join(demoted[:PLANNED_MEMBERS_SHOWN])}"
     moved = [request.name for request in requests if request.name in state.rebalance.user_plans]
     return f"{text}; moves of {', '.join(moved)}" if moved else text
 

@@ -15,6 +15,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     forget_waiting,
     note_short,
 )
+from stele.core.control.rebalance.handover import start_handovers
 from stele.core.control.rebalance.planner import data_members
 from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Migration
@@ -46,8 +47,7 @@ def start(state: State, observation: Observation) -> None:
     _forget_service_failures(state, observation.now)
     if not len(plans.queues):
         forget_waiting(state)
-        return
-    if not desired.may_start or state.failing_over:
+    if not desired.may_start or not (len(plans.queues) or plans.demotions):
         return
     able = frozenset(member.index for member in data_members(state, desired, observation.now))
     held = frozenset().union(
@@ -63,6 +63,9 @@ def start(state: State, observation: Observation) -> None:
     # After a pause of this process no member counts as failed yet: a row must not shrink to one that has.
     known = state.membership.liveness
     able = frozenset(each for each in able if known[each].reachable(observation.now, desired.timing))
+    held |= start_handovers(state, observation, able, held)
+    if state.failing_over:
+        return
     rows = state.table.partitions
     admit = _admission(state, observation.now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
