@@ -47,7 +47,8 @@ def conditions_text(resource: Json) -> str:
     wrong = [
         f"{each['type']}={each['status']} ({each['reason']}: {each.get('message', '')})"
         for each in (resource.get("status") or {}).get("conditions") or ()
-        if (each["status"] == "True") == (each["type"] in {"Degraded", "DataLoss", "Stalled", "Paused"})
+        if (each["status"] == "True")
+        == (each["type"] in {"Degraded", "DataLoss", "Stalled", "Paused", "Reconciling"})
     ]
     return "; ".join(wrong)
 

@@ -193,6 +193,9 @@ async def test_what_is_too_large_is_refused_for_good(place: Place) -> None:
 
 # -- status
 
+UNOBSERVED = {"observedGeneration": -1}
+"""The status of a new custom resource, as its definition says."""
+
 
 async def test_a_status_is_merged_and_the_spec_is_left_alone(place: Place) -> None:
     api, namespace = place
@@ -202,7 +205,7 @@ async def test_a_status_is_merged_and_the_spec_is_left_alone(place: Place) -> No
     )
     status = {"phase": None, "partitions": {"safe": 8}}
     found = await api.patch_status(CLUSTERS, namespace, "demo", status)
-    assert found["status"] == {"epoch": 1, "partitions": {"total": 8, "safe": 8}}
+    assert found["status"] == {**UNOBSERVED, "epoch": 1, "partitions": {"total": 8, "safe": 8}}
     assert found["spec"] == made["spec"]
     assert found["metadata"]["generation"] == made["metadata"]["generation"] == 1
 
@@ -244,12 +247,12 @@ async def test_of_what_is_gone_no_status_is_written(place: Place) -> None:
 async def test_other_writes_leave_the_status_alone(place: Place) -> None:
     api, namespace = place
     made = await api.create(CLUSTERS, namespace, {**cluster(), "status": {"epoch": 9}})
-    assert "status" not in made
+    assert made["status"] == UNOBSERVED
     shown = await api.patch_status(CLUSTERS, namespace, "demo", {"epoch": 1})
     found = await api.replace(
         CLUSTERS, namespace, {**shown, "spec": cluster(4)["spec"], "status": {"epoch": 9}}
     )
-    assert (found["spec"]["members"], found["status"]) == (4, {"epoch": 1})
+    assert (found["spec"]["members"], found["status"]) == (4, {**UNOBSERVED, "epoch": 1})
     assert found["metadata"]["generation"] == 2
 
 

@@ -24,6 +24,7 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
+from stele.model.crd import UNOBSERVED
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
 
@@ -34,6 +35,7 @@ BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 CONFIG_MAP_BYTES_MAX = 1 << 20
 WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, PODS)
 """Kinds whose status only `patch_status` writes."""
+CUSTOM = (CLUSTERS, MEMBERS, REBALANCES)
 KEPT = ("uid", "creationTimestamp", "generation", "deletionTimestamp")
 """Metadata that no client writes."""
 
@@ -108,6 +110,8 @@ class ApiServer:
         if kind is EVENTS:
             return body
         body = {key: value for key, value in body.items() if key != "status" or kind not in WITH_STATUS}
+        if kind in CUSTOM:
+            body["status"] = {"observedGeneration": UNOBSERVED}
         made = self._put(kind, body, generation=1)
         if kind is PODS:
             self.clock.call_later(1.0, self._collect, made)

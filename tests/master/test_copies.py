@@ -12,6 +12,7 @@ from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.master import plan_status
 from stele.master import status as facts
 from stele.master.metrics import copy_metrics
+from stele.master.view import View
 from stele.model.conditions import Condition
 from stele.model.rebalance import TabletRebalanceStatus
 from tests.fakes.copier import Copier
@@ -33,8 +34,8 @@ async def with_copier(
     return harness, copier
 
 
-def view(harness: Harness) -> facts.View:
-    return facts.View(harness.state, harness.world.wanted, harness.clock, NOON)
+def view(harness: Harness) -> View:
+    return View(harness.state, harness.world.wanted, harness.clock, NOON)
 
 
 def shown(harness: Harness, record: RebalanceProgress) -> TabletRebalanceStatus:

@@ -6,6 +6,7 @@ from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.master import manifests
 from stele.master import status as facts
+from stele.master.view import View
 from stele.model.ownership import belongs_to
 from tests.fakes.spec import desired_spec
 from tests.master.test_statuses import NOON, cluster, condition
@@ -26,7 +27,7 @@ def test_a_claim_that_says_nothing_is_of_no_earlier_cluster() -> None:
 
 
 def test_ready_names_the_claims_and_what_to_do() -> None:
-    forming = facts.View(State(1, PartitionTable.empty(8), 1, 0, 0.0), desired_spec(3, 2), 0.0, NOON)
+    forming = View(State(1, PartitionTable.empty(8), 1, 0, 0.0), desired_spec(3, 2), 0.0, NOON)
     status = facts.cluster_status(SECOND, replace(forming, foreign_claims=("demo-0", "demo-1")), "")
     ready, stalled = condition(status, "Ready"), condition(status, "Stalled")
     assert (ready.status.value, ready.reason) == ("False", "ForeignVolume")

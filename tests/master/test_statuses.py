@@ -19,6 +19,9 @@ from stele.core.placement.plan import Plan
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.master import plan_status
 from stele.master import status as facts
+from stele.master.conditions import _available
+from stele.master.member_status import member_status
+from stele.master.view import View, lives
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
@@ -62,7 +65,7 @@ def rebalance(status: Any = None, **spec: Any) -> TabletRebalance:
     return found
 
 
-def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIES) -> facts.View:
+def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIES) -> View:
     """A table with these rows; every member answered at time 100, which is now."""
     table = PartitionTable(tuple(Partition(1, row) for row in rows), entries)
     state = State(1, table, 1, len(entries), 0.0)
@@ -70,7 +73,7 @@ def view(*rows: tuple[int | None, ...], replicas: int = 2, entries: Any = ENTRIE
         liveness = MemberLiveness(index, 0.0, answered_seconds=100.0)
         liveness.member_object = MemberObject(index, entry.name, lite=entry.lite)
         state.membership.liveness[index] = liveness
-    return facts.View(state, desired_spec(3, replicas, TIMING), 100.0, NOON)
+    return View(state, desired_spec(3, replicas, TIMING), 100.0, NOON)
 
 
 def record(phase: str, failed: int = 0) -> RebalanceProgress:
@@ -99,9 +102,9 @@ def ready_of(status: Any) -> tuple[str, str, int]:
         ("Done", 0, False, "True", "AsDesired"),
         ("Running", 0, False, "False", "Migrating"),
         ("Failed", 3, False, "False", "MigrationFailed"),
-        ("Superseded", 0, False, "False", "Superseded"),
+        ("Superseded", 0, False, "True", "Superseded"),
         ("Cancelling", 0, True, "False", "Cancelled"),
-        ("Superseded", 0, True, "False", "Cancelled"),
+        ("Superseded", 0, True, "True", "Cancelled"),
     ],
 )
 def test_a_plan_is_ready_when_it_is_done(
@@ -138,13 +141,13 @@ def test_a_plan_that_was_over_before_it_was_cancelled_stays_superseded() -> None
     again = plan_status.rebalance_status(
         record("Superseded"), view((0, 1)), rebalance(first.to_dict(), cancel=True)
     )
-    assert ready_of(again) == ("False", "Superseded", 5)
+    assert ready_of(again) == ("True", "Superseded", 5)
 
 
 def test_the_transition_time_of_a_plan_moves_with_the_status_only() -> None:
     first = plan_status.rebalance_status(record("Running"), view((0, 1)), rebalance())
     failed = TabletRebalanceStatus(phase=RebalancePhase.FAILED, failed=2)
-    later = plan_status.with_ready(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
+    later = plan_status.with_conditions_of(failed, rebalance(first.to_dict()), NOON + timedelta(minutes=1))
     found = condition(later, "Ready")
     assert (found.last_transition_time, found.message) == (
         "2030-01-01T12:00:00Z",
@@ -167,14 +170,14 @@ def test_the_transition_time_of_a_plan_moves_with_the_status_only() -> None:
 def test_a_member_is_ready_when_it_serves_and_gives_nothing_up(
     monkeypatch: pytest.MonkeyPatch, life: Life, rows: list[tuple[int, ...]], status: str, reason: str
 ) -> None:
-    monkeypatch.setattr(facts, "life_of", lambda *_: life)
-    found = facts.member_status(member(), view(*rows), 0)
+    monkeypatch.setattr("stele.master.member_status.life_of", lambda *_: life)
+    found = member_status(member(), view(*rows), 0)
     assert ready_of(found) == (status, reason, 3)
     assert found.state == life.value
 
 
 def test_a_member_tells_what_it_holds_and_whether_it_may_go() -> None:
-    found = facts.member_status(member(), view((0, 1), (1, 0), (0,)), 4)
+    found = member_status(member(), view((0, 1), (1, 0), (0,)), 4)
     assert (found.owned, found.backups, found.restarts, found.safe_to_evict) == (2, 1, 4, False)
     assert (found.uuid, found.address, found.observed_generation) == ("uuid-0", "10.0.0.1:6379", 3)
     evict = condition(found, "SafeToEvict")
@@ -188,7 +191,7 @@ def test_more_replicas_than_members_is_told_with_what_to_do() -> None:
     assert "raise spec.members to 4 or lower spec.replicas to 3" in ready.message
 
 
-def data_loss(seen: facts.View, stored: Any = None) -> tuple[str, str]:
+def data_loss(seen: View, stored: Any = None) -> tuple[str, str]:
     model = cluster() if stored is None else cluster().model_copy(update={"status": stored})
     found = condition(facts.cluster_status(model, seen, ""), "DataLoss")
     return found.status.value, found.reason
@@ -243,18 +246,18 @@ def test_a_desired_state_shows_what_it_waits_for_and_the_one_in_force() -> None:
     paused = condition(found, "Paused")
     assert found.state == "Active"
     assert (paused.status.value, paused.reason) == ("True", "ClusterState")
-    assert paused.message == "Passive is not in force yet: " + why
+    assert paused.message == "state Passive is not in force yet: " + why
     held = replace(seen, desired=replace(seen.desired, paused=True))
     paused = condition(facts.cluster_status(cluster(), held, ""), "Paused")
     assert paused.reason == "PausedByAnnotation"
-    assert paused.message.endswith("; Passive is not in force yet: " + why)
+    assert paused.message.endswith("; state Passive is not in force yet: " + why)
 
 
 def test_a_member_that_may_not_join_says_why() -> None:
     seen = view((0, 1))
     liveness = seen.state.membership.liveness[7] = MemberLiveness(7, 0.0)
     liveness.problem = "demo-7 cannot join: the cluster state Frozen forbids joining"
-    found = condition(facts.member_status(member(7), seen, 0), "Ready")
+    found = condition(member_status(member(7), seen, 0), "Ready")
     assert (found.status.value, found.message) == ("False", liveness.problem)
 
 
@@ -265,9 +268,9 @@ def test_what_an_absent_member_said_last_does_not_count_once_it_owns_nothing() -
         unserved = (1,) if liveness.index == 1 else ()
         said: Any = ExchangeReply("OK", "", f"uuid-{liveness.index}", "c", 1, 1, 0, 1, unserved=unserved)
         liveness.report = said
-    assert facts._available(shown)[1] is False
+    assert _available(shown)[1] is False
     shown.state.apply({1: Partition(2, (0,))})
-    assert facts._available(shown)[1] is True
+    assert _available(shown)[1] is True
 
 
 def test_a_new_master_says_nothing_of_members_that_it_has_not_heard() -> None:
@@ -293,6 +296,6 @@ def test_a_member_that_has_nothing_of_its_rows_is_still_joining() -> None:
     shown = view((0, 1))
     said: Any = ExchangeReply("OK", "", "uuid-1", "c", 1, 1, 0, 1)
     shown.state.membership.liveness[1].report = said
-    assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.JOINING
+    assert lives(shown.state, shown.desired, shown.now)[1] is Life.JOINING
     shown.state.membership.liveness[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
-    assert facts.lives(shown.state, shown.desired, shown.now)[1] is Life.ACTIVE
+    assert lives(shown.state, shown.desired, shown.now)[1] is Life.ACTIVE

@@ -272,12 +272,13 @@ def test_network_policies_are_off_and_take_further_peers(bare_control_plane: Con
     assert "NetworkPolicy" not in by_kind(render(bare_control_plane, "shop"))
     sets = ("networkPolicy.enabled=true", "networkPolicy.admins[0].ipBlock.cidr=10.0.0.0/24")
     clients = "networkPolicy.clients[0].podSelector.matchLabels.app=shop"
-    rendered = by_kind(render(bare_control_plane, "shop", *sets, clients))["NetworkPolicy"]
+    metrics = "networkPolicy.metrics[0].podSelector.matchLabels.app=prometheus"
+    rendered = by_kind(render(bare_control_plane, "shop", *sets, clients, metrics))["NetworkPolicy"]
     rules = {
         (each["metadata"]["name"].rpartition("-")[2], rule["ports"][0]["port"]): rule["from"]
         for each in rendered
         for rule in each["spec"]["ingress"]
-        if "ports" in rule
+        if "from" in rule
     }
     admin = {"ipBlock": {"cidr": "10.0.0.0/24"}}
     assert {place for place, peers in rules.items() if admin in peers} == {
@@ -286,6 +287,7 @@ def test_network_policies_are_off_and_take_further_peers(bare_control_plane: Con
         ("bulk", 7003),
     }
     assert rules["members", 6379] == [{"podSelector": {"matchLabels": {"app": "shop"}}}]
+    assert rules["members", 7004] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
 
 
 def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:

@@ -119,6 +119,7 @@ async def are_told(stage: Stage, names: list[str]) -> None:
         found = {each["type"]: each for each in conditions if each["reason"] == "NameTaken"}
         return {type_: each["status"] for type_, each in found.items()} == {
             "Ready": "False",
+            "Reconciling": "False",
             "Stalled": "True",
         } and found["Stalled"]["message"].partition(":")[0].split(", ") == names
 

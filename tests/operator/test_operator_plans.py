@@ -175,5 +175,5 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
     await stage.stele("cancel", name)
 
     await until_phase(stage, name, "Superseded")
-    assert await ready(stage.api, namespace, name) == ("Superseded", "False", "Cancelled")
+    assert await ready(stage.api, namespace, name) == ("Superseded", "True", "Cancelled")
     assert any(0 in row.members for row in (await stage.rows()).rows)

@@ -60,7 +60,7 @@ async def test_a_status_that_users_changed_meanwhile_is_written_with_the_next_re
     master = await world(api, namespace)
     control_plane.kubectl("annotate", "-n", namespace, "tabletcluster", "demo", "by=somebody")
     await master.write_status(leadership(4), 0.0)
-    assert "status" not in await api.get(CLUSTERS, namespace, "demo")
+    assert (await api.get(CLUSTERS, namespace, "demo"))["status"] == {"observedGeneration": -1}
     await master.write_status(leadership(4), 1.0)
     found = await api.get(CLUSTERS, namespace, "demo")
     assert (found["status"]["epoch"], found["metadata"]["annotations"]["by"]) == (4, "somebody")

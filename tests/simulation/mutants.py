@@ -19,7 +19,7 @@ from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Uncertain
-from stele.master import status
+from stele.master import conditions, view
 from stele.member.control.exchange import Exchange
 from stele.member.control.migrations import Migrations
 from stele.member.replication import tablet_store
@@ -126,7 +126,7 @@ def safe_before_it_is() -> AbstractContextManager[Any]:
         total = len(state.table.partitions)
         return PartitionCounts(total=total, safe=total, under_replicated=0, lost=0)
 
-    return patch.object(status, "partition_counts", counts)
+    return patch.object(view, "partition_counts", counts)
 
 
 def members_forgotten() -> AbstractContextManager[Any]:
@@ -259,7 +259,7 @@ def the_absent_are_believed() -> AbstractContextManager[Any]:
         reports = [each.report for each in state.membership.liveness.values() if each.report is not None]
         return not state.operations.promotions and not any(each.unserved for each in reports)
 
-    return patch.object(status, "_served", served)
+    return patch.object(conditions, "_served", served)
 
 
 def acknowledges_while_stopping() -> AbstractContextManager[Any]:

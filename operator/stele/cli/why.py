@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LISTED_MAX = 10
 """Partitions or refusals listed in one sentence."""
 
-_GOOD_WHEN_FALSE = frozenset({"Degraded", "Paused", "DataLoss", "Stalled", "Progressing"})
+_GOOD_WHEN_FALSE = frozenset({"Degraded", "Paused", "DataLoss", "Stalled", "Progressing", "Reconciling"})
 
 
 @on_cluster

@@ -27,12 +27,14 @@ from stele.master import status as facts
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.events import post
+from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
 from stele.master.nodes import Nodes
 from stele.master.plans import RebalanceRequests, show_plans
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status
+from stele.master.view import View, partition_counts
 from stele.model import TabletCluster, TabletMember, Unreadable
 from stele.model.cluster import TabletClusterStatus
 from stele.model.common import quantity_bytes
@@ -273,7 +275,7 @@ class KubernetesClusterObjects:
         await children.apply(SERVICES, manifests.headless_service(cluster), uid)
         await children.apply(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
-            parts = facts.partition_counts(self._state, cluster.spec.replicas)
+            parts = partition_counts(self._state, cluster.spec.replicas)
             members = len(self._state.table.members)
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
             await children.apply(BUDGETS, budget, uid)
@@ -324,7 +326,7 @@ class KubernetesClusterObjects:
         keys = cluster.spec.placement.topology_keys
         unknown = self._nodes.problem(keys, self._node_names()) if keys else ""
         updated, outdated = self._outdated(cluster)
-        view = facts.View(
+        view = View(
             state,
             desired,
             now,
@@ -344,13 +346,13 @@ class KubernetesClusterObjects:
         if early:
             wanted = cluster.status.model_copy(update={"epoch": state.epoch})
         if self.unreadable is not None:
-            wanted = facts.invalid(wanted, str(self.unreadable), cluster.metadata.generation, clock)
+            wanted = facts.invalid(wanted, self.unreadable, clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
         self.shown = wanted
         if early:
             return
         for stored, member in self._listed.values():
-            status = facts.member_status(member, view, restarts_of(self._pod(stored)))
+            status = member_status(member, view, restarts_of(self._pod(stored)))
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_leads(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)

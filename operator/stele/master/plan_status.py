@@ -8,10 +8,11 @@ from stele.core.control.state import State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Refusal as PlanRefusal
 from stele.master.copy_progress import destinations_of
-from stele.master.status import Condition, View
+from stele.master.kstatus import Progress, Verdict, progress_conditions, with_conditions
+from stele.master.view import View
 from stele.model import TabletRebalance
 from stele.model.cluster import EngineChoice
-from stele.model.conditions import ConditionType, Reason, find_condition, set_condition, timestamp
+from stele.model.conditions import ConditionType, Reason, find_condition, timestamp
 from stele.model.rebalance import (
     DESTINATIONS_LIMIT,
     REFUSALS_LIMIT,
@@ -42,57 +43,62 @@ def rebalance_status(
     progress: RebalanceProgress, view: View, stored: TabletRebalance
 ) -> TabletRebalanceStatus:
     """Return the plan's status; `stored` gives the conditions to update."""
-    return with_ready(_progress(progress, view), stored, view.clock)
+    return with_conditions_of(_progress(progress, view), stored, view.clock)
 
 
-def with_ready(
+def with_conditions_of(
     status: TabletRebalanceStatus, stored: TabletRebalance, clock: datetime
 ) -> TabletRebalanceStatus:
-    """Return the status with its condition Ready and the observed generation."""
-    type_, holds, reason, text = _plan_ready(status, stored)
-    generation, before = stored.metadata.generation, stored.status.conditions
-    conditions = set_condition(before, type_, holds, reason, text, generation=generation, now=clock)
+    """Return the status with its conditions and the observed generation."""
+    generation, observed = stored.metadata.generation, progress_conditions(_verdict(status, stored))
+    conditions = with_conditions(stored.status.conditions, observed, generation, clock)
     return status.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 
-def _plan_ready(status: TabletRebalanceStatus, stored: TabletRebalance) -> Condition:
-    type_ = ConditionType.READY
+def _verdict(status: TabletRebalanceStatus, stored: TabletRebalance) -> Verdict:
     match status.phase:
         case RebalancePhase.DONE:
-            return type_, True, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
+            return Progress.DONE, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
         case RebalancePhase.PROPOSED if stored.spec.mode is RebalanceMode.DRY_RUN:
-            return type_, True, Reason.AS_DESIRED, "the status says what would be done"
+            return Progress.DONE, Reason.AS_DESIRED, "the status says what would be done"
         case RebalancePhase.PROPOSED:
             text = f"to let it start: kubectl stele approve {stored.metadata.name}"
-            return type_, False, Reason.WAITS_FOR_APPROVAL, text
+            return Progress.HELD, Reason.WAITS_FOR_APPROVAL, text
         case RebalancePhase.FAILED:
             text = f"{status.failed} migrations were rolled back" if status.failed else status.reason
             if status.refusals:
                 text = f"{status.refusals_total} refused, such as: {status.refusals[0].message}"
-            return type_, False, Reason.MIGRATION_FAILED, text
+            return Progress.STALLED, Reason.MIGRATION_FAILED, text
         case RebalancePhase.CANCELLING:
-            return type_, False, Reason.CANCELLED, "what is under way ends or is rolled back"
+            return Progress.UNDER_WAY, Reason.CANCELLED, "migrations under way end or are rolled back"
         case RebalancePhase.SUPERSEDED:
             return _superseded(stored)
         case RebalancePhase.PENDING if status.reason:
-            text = "it begins when the cluster may plan: its condition Paused says what forbids it"
-            return type_, False, Reason.WAITING, text
+            text = "it starts when the cluster may plan: its condition Paused says what forbids it"
+            return Progress.HELD, Reason.WAITING, text
         case RebalancePhase.PENDING:
             text = f"no TabletCluster here is named {stored.spec.cluster}; create it, or delete this plan"
-            return type_, False, Reason.CLUSTER_NOT_FOUND, text
+            return Progress.STALLED, Reason.CLUSTER_NOT_FOUND, text
         case _:
             text = f"{status.done.total} of {status.planned.total} migrations are done"
-            return type_, False, Reason.MIGRATING, text
+            return Progress.UNDER_WAY, Reason.MIGRATING, text
 
 
-def _superseded(stored: TabletRebalance) -> Condition:
-    """Return the condition of a superseded plan, including one that ended before its user cancelled it."""
+def _superseded(stored: TabletRebalance) -> Verdict:
+    """Return the verdict on a superseded plan, including one that ended before its user cancelled it.
+
+    It is final, and nothing is left to do about it: an object in git that ended so is as desired.
+    """
     before = find_condition(stored.status.conditions, ConditionType.READY)
     ended = stored.status.phase in FINAL
     cancelled = before.reason == Reason.CANCELLED if ended and before is not None else stored.spec.cancel
     if cancelled:
-        return ConditionType.READY, False, Reason.CANCELLED, "spec.cancel was set; nothing of it is under way"
-    return ConditionType.READY, False, Reason.SUPERSEDED, "a newer plan or master took its place"
+        return (
+            Progress.DONE,
+            Reason.CANCELLED,
+            "it was cancelled (spec.cancel), and nothing of it is under way",
+        )
+    return Progress.DONE, Reason.SUPERSEDED, "a newer plan or master took its place"
 
 
 def _progress(progress: RebalanceProgress, view: View) -> TabletRebalanceStatus:

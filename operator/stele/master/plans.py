@@ -12,11 +12,11 @@ from stele.core.control.rebalance.planner import preview, sizes
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.state import State
 from stele.master import manifests, plan_status
-from stele.master import status as facts
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.merge_patch import patch_of
 from stele.master.status_writer import patch_status
+from stele.master.view import View
 from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
 from stele.model.ownership import belongs_to
 from stele.model.rebalance import RebalanceMode, Refusal, TabletRebalanceStatus
@@ -96,9 +96,7 @@ def moves_of(model: TabletRebalance) -> tuple[NamedMove, ...]:
     )
 
 
-async def show_plans(
-    api: Api, cache: Cache, children: Children, cluster: TabletCluster, view: facts.View
-) -> None:
+async def show_plans(api: Api, cache: Cache, children: Children, cluster: TabletCluster, view: View) -> None:
     """Create what is missing, write what changed, delete what is too old.
 
     The present plan comes first: a master that ends here leaves no moment without what was approved.
@@ -129,9 +127,7 @@ async def show_plans(
     await _trim(api, others)
 
 
-async def _progress(
-    api: Api, cache: Cache, stored: Object, progress: RebalanceProgress, view: facts.View
-) -> None:
+async def _progress(api: Api, cache: Cache, stored: Object, progress: RebalanceProgress, view: View) -> None:
     model = TabletRebalance.read(stored)
     if not isinstance(model, Unreadable):
         await _write(api, cache, stored, plan_status.rebalance_status(progress, view, model))
@@ -163,7 +159,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
         await patch_status(api, cache, REBALANCES, stored, patch)
 
 
-async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> None:
+async def _others(api: Api, cache: Cache, stored: Object, view: View) -> None:
     """Supersede plans of an earlier master, answer previews, and refuse plans without moves."""
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.status.phase in FINAL:
@@ -186,7 +182,7 @@ async def _others(api: Api, cache: Cache, stored: Object, view: facts.View) -> N
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1
         )
-    await _write(api, cache, stored, plan_status.with_ready(status, model, view.clock))
+    await _write(api, cache, stored, plan_status.with_conditions_of(status, model, view.clock))
 
 
 async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
@@ -201,10 +197,10 @@ async def fail_ownerless(api: Api, cache: Cache, clock: datetime) -> None:
         if known or PLAN_LABEL in model.metadata.labels or model.metadata.deletion_timestamp is not None:
             continue
         status = TabletRebalanceStatus(phase=RebalancePhase.PENDING)
-        await _write(api, cache, stored, plan_status.with_ready(status, model, clock))
+        await _write(api, cache, stored, plan_status.with_conditions_of(status, model, clock))
 
 
-def _preview(view: facts.View, model: TabletRebalance) -> TabletRebalanceStatus:
+def _preview(view: View, model: TabletRebalance) -> TabletRebalanceStatus:
     state, changes = view.state, model.spec.changes
     desired = view.desired
     if changes is not None:

@@ -21,6 +21,8 @@ from stele.master.loop import ClusterLoop, Deposed
 from stele.master.metrics import FAILURES
 from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
+from stele.master.status import invalid
+from stele.master.status_writer import patch_status
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster import TabletClusterStatus
 from stele.ports.control_loop import Members
@@ -156,20 +158,33 @@ class Supervisor:
                 self._forget(key)
         for key, stored in wanted.items():
             if key not in self._tasks:
-                self._start(key, stored)
+                await self._start(key, stored)
 
     def _is_other(self, key: Key, stored: dict[str, Any]) -> bool:
         return self._tasks[key].done() or self._uids[key] != stored["metadata"]["uid"]
 
-    def _start(self, key: Key, stored: dict[str, Any]) -> None:
+    async def _start(self, key: Key, stored: dict[str, Any]) -> None:
         cluster = TabletCluster.read(stored)
         if isinstance(cluster, Unreadable):
-            log.warning("%s", cluster)
+            await self._show_unreadable(stored, cluster)
             return
         log.info("starting the loop of TabletCluster %s/%s", *key)
         loop = self._loop(cluster)
         self._loops[key], self._uids[key] = loop, cluster.metadata.uid
         self._tasks[key] = asyncio.get_running_loop().create_task(self._guard(key, loop))
+
+    async def _show_unreadable(self, stored: dict[str, Any], why: Unreadable) -> None:
+        """Report a cluster that no loop runs for, because its spec has never been valid."""
+        before = stored.get("status") or {}
+        if (before.get("message"), before.get("observedGeneration")) == (str(why), why.generation):
+            return
+        log.warning("%s", why)
+        wanted = invalid(TabletClusterStatus(), why, self._clock(time.monotonic())).to_dict()
+        shown = {name: wanted[name] for name in ("observedGeneration", "phase", "message", "conditions")}
+        try:
+            await patch_status(self._api, self.cache, CLUSTERS, stored, shown)
+        except SteleError as error:
+            log.warning("status of an invalid TabletCluster: %s", error)
 
     def _loop(self, cluster: TabletCluster) -> ClusterLoop:
         meta = cluster.metadata

@@ -5,10 +5,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+
+T = TypeVar("T")
 
 GROUP = "stele.dev"
 VERSION = "v1alpha1"
@@ -231,6 +233,7 @@ class Unreadable:
     namespace: str
     name: str
     problems: tuple[FieldProblem, ...]
+    generation: int = 0
 
     def __str__(self) -> str:
         listed = "; ".join(str(problem) for problem in self.problems)
@@ -267,7 +270,8 @@ class Resource(Model):
             problems = _problems(error)
         if isinstance(stored, Mapping) and all(problem.field.startswith("status") for problem in problems):
             return cls.read({key: value for key, value in stored.items() if key != "status"})
-        return Unreadable(cls.KIND, _meta(stored, "namespace"), _meta(stored, "name"), problems)
+        named = _meta(stored, "namespace", "?"), _meta(stored, "name", "?")
+        return Unreadable(cls.KIND, *named, problems, _meta(stored, "generation", 0))
 
 
 def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
@@ -288,7 +292,8 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_LENGTH else text[: SHOWN_LENGTH - 3] + "..."
 
 
-def _meta(stored: object, name: str) -> str:
+def _meta(stored: object, name: str, otherwise: T) -> T:
+    """Return a field of the metadata if it is of the type of `otherwise`."""
     metadata = stored.get("metadata") if isinstance(stored, Mapping) else None
     value = metadata.get(name) if isinstance(metadata, Mapping) else None
-    return value if isinstance(value, str) else "?"
+    return value if isinstance(value, type(otherwise)) else otherwise

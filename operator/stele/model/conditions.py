@@ -29,6 +29,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
+    RECONCILING = "Reconciling"
     DEGRADED = "Degraded"
     REPLICATION_SATISFIED = "ReplicationSatisfied"
     BALANCED = "Balanced"

@@ -22,6 +22,9 @@ HEADER = (
 )
 LINE_LENGTH = 110
 
+UNOBSERVED = -1
+"""The generation that no object has: its status was not written yet."""
+
 Schema = dict[str, Any]
 
 
@@ -190,7 +193,8 @@ def schema_of(model: type[Resource]) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": part("status"),
+            # Tools would take an object without a status for one that is as its spec says.
+            "status": part("status") | {"default": {"observedGeneration": UNOBSERVED}},
         },
     }
     if rules := whole.get("x-kubernetes-validations"):

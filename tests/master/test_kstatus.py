@@ -1,0 +1,250 @@
+"""What tools that know nothing of Stele take from Ready, Reconciling, Stalled and the observed generation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stele.core.control.failure_detector import Life
+from stele.core.control.operations.move import MigrationOperation, Step
+from stele.core.control.state import State
+from stele.core.placement.migration import Migration, Type
+from stele.core.placement.plan import Plan, Refusal
+from stele.core.table.table import Partition, PartitionTable
+from stele.master import plan_status, status
+from stele.master.member_status import member_status
+from stele.master.view import View
+from stele.model import TabletCluster, Unreadable
+from stele.model.cluster import TabletClusterStatus
+from stele.model.common import FieldProblem
+from stele.model.conditions import Reason
+from stele.model.ownership import NameLeaves, NameTaken
+from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
+from tests.fakes.kstatus import kstatus
+from tests.master.test_statuses import NOON, cluster, member, rebalance, record, view
+
+SEEN: set[str] = set()
+"""Reasons of Ready that the tests of this module have met."""
+
+
+def judged(shown: Any, generation: int) -> tuple[str, str]:
+    """The verdict on an object with this status, and the reason of Ready."""
+    conditions = {each["type"]: each for each in shown.to_dict()["conditions"]}
+    held = [name for name in ("Ready", "Reconciling", "Stalled") if conditions[name]["status"] == "True"]
+    assert len(held) <= 1, held
+    assert {conditions[name]["reason"] for name in held} <= {conditions["Ready"]["reason"]}
+    SEEN.add(conditions["Ready"]["reason"])
+    stored = {"metadata": {"generation": generation}, "status": shown.to_dict()}
+    return kstatus(stored), conditions["Ready"]["reason"]
+
+
+def changed(**changes: Any) -> Callable[[View], View]:
+    return lambda seen: replace(seen, **changes)
+
+
+def desired(**changes: Any) -> Callable[[View], View]:
+    return lambda seen: replace(seen, desired=replace(seen.desired, **changes))
+
+
+def state_of(change: Callable[[State], None]) -> Callable[[View], View]:
+    def changed_state(seen: View) -> View:
+        change(seen.state)
+        return seen
+
+    return changed_state
+
+
+def lose(seconds: float) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state.failover.lost, state.failover.lost_since = {0}, {0: 100.0 - seconds}
+
+    return change
+
+
+def plan(state: State) -> None:
+    state.rebalance.progress = record("Running")
+
+
+def propose(state: State) -> None:
+    state.rebalance.progress, state.rebalance.proposal = record("Proposed"), Plan()
+
+
+def migrate(progressed: float) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        plan(state)
+        migration = Migration(0, Type.MOVE, 0, 0, -1, 2, -1, 0)
+        moved = MigrationOperation("m1", migration, Partition(1, (0, 1)), (2, 1), 0.0, Step.COPY, progressed)
+        state.operations.begin(moved)
+
+    return change
+
+
+def refuse_space(state: State) -> None:
+    plan(state)
+    assert state.rebalance.progress is not None
+    state.rebalance.progress.waiting = {0: Refusal("NO_SPACE", "demo-2 has 1 MiB free", 0)}
+
+
+def fail_service(state: State) -> None:
+    plan(state)
+    state.rebalance.service_failures = {0: (1.0, "KeyError")}
+
+
+def shrink(state: State) -> None:
+    state.failover.shrinking = {0: 99.0}
+
+
+def leave(state: State) -> None:
+    state.membership.leaving = frozenset({2})
+
+
+def silence(state: State) -> None:
+    del state.membership.liveness[2]
+
+
+CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
+    "as desired": (changed(), "Current", "AsDesired"),
+    "a member starts": (state_of(silence), "InProgress", "MembersStarting"),
+    "data moves": (state_of(migrate(100.0)), "InProgress", "Migrating"),
+    "a member leaves": (state_of(leave), "InProgress", "Migrating"),
+    "an owner is replaced": (state_of(shrink), "InProgress", "MemberUnreachable"),
+    "pods are outdated": (changed(outdated=("Pod demo-0 (image)",)), "InProgress", "MembersOutdated"),
+    "objects go": (changed(removed=("Pod demo-0",)), "InProgress", "WaitsForRemoval"),
+    "copies are lost, a moment ago": (state_of(lose(1.0)), "InProgress", "UnderReplicated"),
+    "copies are lost": (state_of(lose(31.0)), "Failed", "AllReplicasLost"),
+    "lost, to be reset": (
+        lambda seen: desired(on_partition_loss="ResetToEmpty")(state_of(lose(31.0))(seen)),
+        "InProgress",
+        "UnderReplicated",
+    ),
+    "a plan waits": (state_of(propose), "InProgress", "WaitsForApproval"),
+    "paused in a plan": (
+        lambda seen: desired(paused=True)(state_of(plan)(seen)),
+        "InProgress",
+        "Migrating",
+    ),
+    "paused, nothing to do": (desired(paused=True), "Current", "AsDesired"),
+    "a foreign volume": (changed(foreign_claims=("demo-0",)), "Failed", "ForeignVolume"),
+    "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
+    "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
+    "no space": (state_of(refuse_space), "Failed", "NoSpace"),
+    "a service that fails": (state_of(fail_service), "Failed", "ServiceFailed"),
+    "no progress": (state_of(migrate(0.0)), "Failed", "NoProgress"),
+}
+
+
+@pytest.mark.parametrize("what", CLUSTERS)
+def test_a_cluster(what: str) -> None:
+    change, verdict, reason = CLUSTERS[what]
+    shown = status.cluster_status(cluster(), change(view((0, 1), (1, 0))), "")
+    assert judged(shown, 7) == (verdict, reason)
+    assert judged(shown, 8)[0] == "InProgress", "its spec was changed since"
+
+
+def test_nothing_is_under_way_while_a_user_holds_it_back() -> None:
+    for hold in (state_of(propose), lambda seen: desired(migration_paused=True)(state_of(plan)(seen))):
+        shown = status.cluster_status(cluster(), hold(view((0, 1))), "")
+        conditions = {each.type: each.status.value for each in shown.conditions}
+        assert (conditions["Paused"], conditions["Reconciling"]) == ("True", "False")
+    # What began before the pause is completed.
+    running = desired(migration_paused=True)(state_of(migrate(100.0))(view((0, 1))))
+    shown = status.cluster_status(cluster(), running, "")
+    assert {each.type: each.status.value for each in shown.conditions}["Reconciling"] == "True"
+
+
+def test_a_cluster_that_forms() -> None:
+    forming = replace(view(), state=State(1, PartitionTable.empty(8), 1, 0, 0.0))
+    assert judged(status.cluster_status(cluster(), forming, ""), 7) == ("InProgress", "Forming")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"replicas": 4}, "FewerMembersThanReplicas"),
+        ({"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}, "RequestsExceedLimits"),
+    ],
+)
+def test_a_spec_that_cannot_be_fulfilled(spec: dict[str, Any], reason: str) -> None:
+    given = {"members": 3, "storage": {"size": "1Gi"}, **spec}
+    wrong = TabletCluster.read({"metadata": {"name": "demo", "generation": 7}, "spec": given})
+    assert isinstance(wrong, TabletCluster)
+    assert judged(status.cluster_status(wrong, view((0, 1)), ""), 7) == ("Failed", reason)
+
+
+def test_a_cluster_that_cannot_be_read_or_begun() -> None:
+    before = TabletClusterStatus(observed_generation=6)
+    wrong = Unreadable("TabletCluster", "ns", "demo", (FieldProblem("spec.members", "0", "too few"),), 7)
+    assert judged(status.invalid(before, wrong, NOON), 7) == ("Failed", "InvalidResource")
+    taken = status.blocked(before, NameTaken(["ConfigMap demo-table"]), 7, NOON)
+    assert judged(taken, 7) == ("Failed", "NameTaken")
+    leaves = status.blocked(before, NameLeaves(["ConfigMap demo-table"]), 7, NOON)
+    assert judged(leaves, 7) == ("InProgress", "WaitsForRemoval")
+
+
+def test_what_no_operator_has_seen_and_what_is_deleted() -> None:
+    """The definitions give a new object its status."""
+    unseen = {"metadata": {"generation": 1}, "status": {"observedGeneration": -1}}
+    assert kstatus(unseen) == "InProgress"
+    assert kstatus({"metadata": {"generation": 1, "deletionTimestamp": "now"}}) == "Terminating"
+
+
+@pytest.mark.parametrize(
+    ("life", "rows", "verdict"),
+    [
+        (Life.ACTIVE, [(0, 1)], "Current"),
+        (Life.DRAINING, [(0, 1)], "InProgress"),
+        (Life.DRAINING, [(1, 2)], "Current"),
+        (Life.JOINING, [(1, 2)], "InProgress"),
+        (Life.UNREACHABLE, [(0, 1)], "InProgress"),
+        (Life.LOST, [(1, 2)], "Failed"),
+        (Life.LEFT, [(1, 2)], "InProgress"),
+    ],
+)
+def test_a_member(
+    monkeypatch: pytest.MonkeyPatch, life: Life, rows: list[tuple[int, ...]], verdict: str
+) -> None:
+    monkeypatch.setattr("stele.master.member_status.life_of", lambda *_: life)
+    assert judged(member_status(member(), view(*rows), 0), 3)[0] == verdict
+
+
+def test_a_member_that_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.master.member_status.life_of", lambda *_: Life.JOINING)
+    seen = view((1, 2))
+    seen.state.membership.liveness[0].problem = "the state Frozen forbids joining"
+    assert judged(member_status(member(), seen, 0), 3) == ("Failed", "MembersStarting")
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "spec", "verdict"),
+    [
+        ("Done", "", {}, "Current"),
+        ("Running", "", {}, "InProgress"),
+        ("Cancelling", "", {"cancel": True}, "InProgress"),
+        ("Failed", "", {}, "Failed"),
+        ("Superseded", "", {}, "Current"),
+        ("Superseded", "", {"cancel": True}, "Current"),
+        ("Proposed", "", {}, "Current"),
+        ("Proposed", "", {"mode": "Execute"}, "InProgress"),
+        ("Pending", "", {}, "Failed"),
+        ("Pending", "the cluster is paused", {}, "InProgress"),
+    ],
+)
+def test_a_plan(phase: str, reason: str, spec: dict[str, Any], verdict: str) -> None:
+    shown = TabletRebalanceStatus(phase=RebalancePhase(phase), reason=reason)
+    assert judged(plan_status.with_conditions_of(shown, rebalance(**spec), NOON), 5)[0] == verdict
+
+
+OTHERS = {
+    "PartitionsReset": "DataLoss says it; the cluster is as desired",
+    "TopologyUnknown": "TopologyKnown says it; the cluster is as desired",
+    "PausedByAnnotation": "of Paused",
+    "PausedBySpec": "of Paused",
+    "ClusterState": "of Paused",
+    "HoldsLastCopies": "of SafeToEvict",
+    "HoldsData": "of SafeToEvict",
+}
+
+
+def test_every_reason_was_judged() -> None:
+    assert {reason.value for reason in Reason} == SEEN | OTHERS.keys()
