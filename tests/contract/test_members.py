@@ -49,6 +49,8 @@ class Case:
     address: str
     nobody: str
     uuid: str
+    announce: Callable[[], bool]
+    """A planned stop; whether it has to wait."""
 
     def request(self, *commands: m.Command, **changes: Any) -> m.ExchangeRequest:
         made = m.ExchangeRequest(
@@ -111,10 +113,11 @@ async def real(folder: Path) -> AsyncIterator[Case]:
         member = Fresh(folder)
         await member.start()
         stack.push_async_callback(member.stop)
-        admin = Admin(member.node, cast(Any, SimpleNamespace()))
+        admin = Admin(member.node)
         port = await stack.enter_async_context(serving(admin.application()))
         client = await stack.enter_async_context(MemberClient(port))
-        yield Case(client, "127.0.0.1", "127.0.0.9", "uuid-0")
+        stop = member.node.planned_stop
+        yield Case(client, "127.0.0.1", "127.0.0.9", "uuid-0", lambda: stop.announce(60).waiting)
 
 
 @asynccontextmanager
@@ -137,14 +140,15 @@ async def simulated(folder: Path) -> AsyncIterator[Case]:
     loop = ProcessLoop(clock, "master-0", network)
     listeners = Listeners(lambda *_: None, lambda *_: None)
     assert process.node is not None
-    yield Case(Bridged(SimMembers(loop, kubelet, listeners), loop), "10.0.0.1", "10.0.0.9", process.node.uuid)
+    members, stop = Bridged(SimMembers(loop, kubelet, listeners), loop), process.node.planned_stop
+    yield Case(members, "10.0.0.1", "10.0.0.9", process.node.uuid, lambda: stop.announce(60).waiting)
     process.loop.kill()
 
 
 def in_memory() -> Case:
     net = FakeNet()
-    net.members["10.0.0.1"] = FakeMember(net, "10.0.0.1", "uuid-0", CLUSTER)
-    return Case(net, "10.0.0.1", "10.0.0.9", "uuid-0")
+    member = net.members["10.0.0.1"] = FakeMember(net, "10.0.0.1", "uuid-0", CLUSTER)
+    return Case(net, "10.0.0.1", "10.0.0.9", "uuid-0", member.announce)
 
 
 @pytest.fixture(params=["memory", "simulated", "real"])
@@ -343,6 +347,18 @@ async def test_a_fence_stays_and_only_grows(case: Case) -> None:
     (tablet,) = [each for each in (await case.ask()).tablets if each.partition == 2]
     assert tablet.promised == 5
     assert await case.code(m.StartTabletCopy("m1", 3, 1, OTHER)) == "OK"
+
+
+async def test_a_planned_stop_is_reported_until_the_master_has_nothing_more_to_move(case: Case) -> None:
+    assert not (await case.publish()).stopping
+    assert not (await case.ask(may_stop=True)).stopping
+    assert case.announce()
+    assert (await case.ask()).stopping
+    assert case.announce()
+    await case.ask(may_stop=True)
+    assert not case.announce()
+    assert (await case.ask()).stopping
+    assert case.announce()
 
 
 async def test_a_lock_lets_nothing_new_begin_until_it_is_opened(case: Case) -> None:

@@ -92,6 +92,12 @@ class FakeMember:
         """Which process answers from now on."""
         self.pod_uid, self.started_seconds = pod_uid, started_seconds
 
+    def announce(self) -> bool:
+        """Report a planned stop from now on; whether it has to wait for the master."""
+        if not self.stopping:
+            self.stopping, self.may_stop = True, False
+        return not self.may_stop
+
     def restart(self) -> None:
         """The process comes back on the same volume; half received copies are gone."""
         self.alive = True

@@ -157,7 +157,7 @@ its Lease lasts 15 s if it died."""
 
 LEAVE_SECONDS_MIN = 3.0
 LEAVE_LOOK_SECONDS = 0.2
-LEAVE_ANSWER_SECONDS_MAX = 2.0
+LEAVE_ANSWER_SECONDS_MAX = 5.0
 """Of `stele-member leave`: its least duration, in which nodes stop sending new connections here; the interval
 of its requests; and how long it waits for one answer."""
 

@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def local_host(self) -> str:
-        """Address at which the second container of this pod listens."""
+        """Address at which processes of this pod listen, for those of the same pod."""
         return "127.0.0.1" if self.bind in {"", "0.0.0.0", "::"} else self.bind
 
 

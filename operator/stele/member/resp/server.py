@@ -128,7 +128,7 @@ class RespServer:
                 connection.close_if_quiet(loop.time())
             await asyncio.sleep(LINGER_LOOK_SECONDS)
         if self._open:
-            log.warning("%d connections are reset: their clients did not read all replies", len(self._open))
+            log.warning("%d connections are reset: their clients still send, or do not read", len(self._open))
         for connection in list(self._open):
             connection.abort()
 
