@@ -3,8 +3,10 @@
 import pytest
 
 from stele.core.control.commands import HandOver, Result
+from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance import handover
 from stele.core.control.rebalance.handover import HandoverProgress, demote, handover_progress, release
+from stele.core.control.requests import NamedHandover
 from stele.core.control.state import Observation
 from stele.core.placement.migration import Type
 from tests.fakes.members import FakeMember
@@ -157,3 +159,79 @@ async def test_a_new_leadership_forgets_what_is_not_asked_for_again() -> None:
     await harness.until_quiet()
     harness.check_balanced(3, 2)
     assert owned(harness, 0) > 0
+
+
+# -- by users
+
+
+async def asked(harness: Harness, member: str, to: str = "") -> RebalanceProgress:
+    """The plan of a TabletRebalance, once nothing happens any more."""
+    harness.world.ask("by-hand", uid="u", handover=NamedHandover(member, to))
+    await harness.tick()
+    plan = harness.state.rebalance.user_plans["by-hand"]
+    await harness.until_quiet()
+    return plan
+
+
+async def test_a_user_hands_over_until_the_object_is_gone() -> None:
+    harness = await formed(partitions=PARTITIONS)
+    before = owned(harness, 0)
+    plan = await asked(harness, "demo-0")
+    assert (plan.phase, plan.done, plan.planned) == ("Done", {Type.SWAP: before}, {Type.SWAP: before})
+    assert owned(harness, 0) == 0
+    assert "HandedOver" in {event.reason for event in harness.world.events}
+    await harness.restart()
+    await harness.until_quiet()
+    assert owned(harness, 0) == 0, "also for the next master"
+    del harness.world.asked["by-hand"]
+    await harness.until_quiet()
+    harness.check_balanced(3, 2)
+    assert owned(harness, 0) > 0
+
+
+async def test_a_user_cancels_a_hand_over_that_is_done() -> None:
+    harness = await formed(partitions=PARTITIONS)
+    await asked(harness, "demo-0")
+    harness.world.ask("by-hand", cancel=True)
+    await harness.until_quiet()
+    harness.check_balanced(3, 2)
+    assert owned(harness, 0) > 0
+
+
+async def test_a_hand_over_to_one_member_says_what_stays() -> None:
+    harness = await formed(partitions=PARTITIONS)
+    rows = harness.table().partitions
+    possible = sum(row.replicas == (0, 1) for row in rows)
+    plan = await asked(harness, "demo-0", "demo-1")
+    assert (plan.phase, plan.done[Type.SWAP]) == ("Done", possible)
+    assert owned(harness, 0) == len(plan.refusals)
+    assert {each.reason for each in plan.refusals.values()} == {"NOT_A_HOLDER"}
+
+
+@pytest.mark.parametrize(
+    ("member", "to", "code"),
+    [
+        ("demo-9", "", "UNKNOWN_MEMBER"),
+        ("demo-0", "demo-9", "UNKNOWN_MEMBER"),
+        ("demo-0", "demo-2", "MEMBER_LITE"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(member: str, to: str, code: str) -> None:
+    harness = await formed(partitions=PARTITIONS)
+    harness.world.lite = {2}
+    await harness.until_quiet()
+    before = owned(harness, 0)
+    plan = await asked(harness, member, to)
+    assert (plan.phase, [each.reason for each in plan.refusals.values()]) == ("Failed", [code])
+    assert owned(harness, 0) == before
+
+
+async def test_a_hand_over_of_a_member_that_was_removed_is_done() -> None:
+    harness = await formed(partitions=PARTITIONS, members=4)
+    harness.change_spec(migration_paused=True)
+    harness.world.ask("by-hand", uid="u", handover=NamedHandover("demo-3"))
+    await harness.ticks(3)
+    await harness.apply(members=3, migration_paused=False)
+    assert 3 not in harness.table().members
+    assert harness.world.asked["by-hand"].phase == "Done"
+    assert not harness.state.rebalance.demotions

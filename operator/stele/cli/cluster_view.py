@@ -13,22 +13,27 @@ from stele.model.conditions import ConditionType, find_condition
 from stele.model.member import MemberState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stele.adapters.kubernetes.console import Console, Table
     from stele.core.table.ids import MemberIndex
-    from stele.model import TabletCluster, TabletMember
+    from stele.model import TabletCluster, TabletMember, TabletRebalance
+    from stele.model.rebalance import HandoverSpec
 
 PAUSED_ANNOTATION = "stele.dev/paused"
 
+_OVER = frozenset({"Failed", "Superseded"})
 _GONE = frozenset({MemberState.UNREACHABLE, MemberState.LOST, MemberState.LEFT})
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The objects of one cluster; `members` is by member index."""
+    """The objects of one cluster; `members` is by member index, `demoted` are names."""
 
     cluster: "TabletCluster"
     members: "dict[MemberIndex, TabletMember]"
     table: "Table"
+    demoted: frozenset[str] = frozenset()
 
     @property
     def leaving(self) -> "frozenset[MemberIndex]":
@@ -45,7 +50,12 @@ class ClusterView:
         joined = {each.index: each for each in self.table.head.members}
         leaving = self.leaving
         data = tuple(
-            DataMember(index, *_placed(self.members.get(index)), leaving=index in leaving)
+            DataMember(
+                index,
+                *_placed(self.members.get(index)),
+                leaving=index in leaving,
+                demoted=member.name in self.demoted,
+            )
             for index, member in sorted(joined.items())
             if not member.lite and index in self.members and not is_gone(self.members[index])
         )
@@ -88,9 +98,22 @@ async def read_cluster(console: "Console", cluster: str) -> ClusterView:
     """Read all objects of a cluster. Raises NotFound."""
     cluster_object = await console.cluster(cluster)
     members = await console.members(cluster)
+    wanted = handovers(await console.rebalances(cluster))
     return ClusterView(
-        cluster_object, {each.spec.index: each for each in members}, await console.table(cluster)
+        cluster_object,
+        {each.spec.index: each for each in members},
+        await console.table(cluster),
+        frozenset(each.member for each in wanted.values()),
     )
+
+
+def handovers(rebalances: "Iterable[TabletRebalance]") -> "dict[str, HandoverSpec]":
+    """Return the hand-overs that are in force, by the names of their objects."""
+    return {
+        each.metadata.name: each.spec.handover
+        for each in rebalances
+        if each.spec.handover is not None and not each.spec.cancel and each.status.phase not in _OVER
+    }
 
 
 def _placed(member: "TabletMember | None") -> tuple[int, tuple[str, ...] | None]:

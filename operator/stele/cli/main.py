@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import actions, bulk, copies, planning, quarantine, status, tablets, why
+from stele.cli import actions, bulk, copies, handover, planning, quarantine, status, tablets, why
 from stele.cli import output as out
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -42,6 +42,7 @@ for command in (
     actions.cancel,
     actions.move,
     actions.drain,
+    handover.handover,
     bulk.load,
     bulk.dump,
 ):

@@ -92,6 +92,7 @@ def _notes(situation: Situation) -> dict[MemberIndex, str]:
             weight,
             "leaving" if member.leaving else "",
             "away" if member.away else "",
+            "to own nothing" if member.demoted else "",
         )
         notes[member.index] = ", ".join(word for word in words if word)
     return notes

@@ -159,6 +159,8 @@ class View:
 
     def _leaving(self, index: "MemberIndex") -> Iterator[str]:
         member = self.cluster_view.members[index]
+        if member.metadata.name in self.cluster_view.demoted:
+            yield "it is to own nothing: a TabletRebalance with spec.handover names it"
         if member.spec.lite:
             yield "it is lite: it holds no partitions"
         if member.spec.drain:

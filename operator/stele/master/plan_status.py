@@ -58,7 +58,10 @@ def with_conditions_of(
 def _verdict(status: TabletRebalanceStatus, stored: TabletRebalance) -> Verdict:
     match status.phase:
         case RebalancePhase.DONE:
-            return Progress.DONE, Reason.AS_DESIRED, f"{status.done.total} migrations are done"
+            text = f"{status.done.total} migrations are done"
+            if stored.spec.handover is not None and status.refusals:
+                text += f", {status.refusals_total} partitions stay, such as: {status.refusals[0].message}"
+            return Progress.DONE, Reason.AS_DESIRED, text
         case RebalancePhase.PROPOSED if stored.spec.mode is RebalanceMode.DRY_RUN:
             return Progress.DONE, Reason.AS_DESIRED, "the status says what would be done"
         case RebalancePhase.PROPOSED:

@@ -9,7 +9,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES, Api
 from stele.core.control.migration_queue import planned_bytes
 from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.planner import preview, sizes
-from stele.core.control.requests import NamedMove, RebalanceRequest
+from stele.core.control.requests import NamedHandover, NamedMove, RebalanceRequest
 from stele.core.control.state import State
 from stele.master import manifests, plan_status
 from stele.master.cache import Cache
@@ -73,8 +73,9 @@ def _request_of(stored: Object, cluster: str) -> RebalanceRequest | None:
     if isinstance(model, Unreadable) or model.spec.mode is RebalanceMode.DRY_RUN:
         return None
     name, spec, own = model.metadata.name, model.spec, PLAN_LABEL in model.metadata.labels
-    if not own and not spec.moves:
+    if not own and not spec.moves and spec.handover is None:
         return None
+    wanted = None if own else spec.handover
     return RebalanceRequest(
         name,
         uid=model.metadata.uid,
@@ -84,6 +85,7 @@ def _request_of(stored: Object, cluster: str) -> RebalanceRequest | None:
         roll_back=spec.roll_back,
         cancelled=frozenset(spec.cancel_migrations or ()),
         moves=() if own else moves_of(model),
+        handover=None if wanted is None else NamedHandover(wanted.member, wanted.destination or ""),
         phase=model.status.phase or "",
         situation=model.status.situation,
     )
@@ -160,7 +162,7 @@ async def _write(api: Api, cache: Cache, stored: Object, status: TabletRebalance
 
 
 async def _others(api: Api, cache: Cache, stored: Object, view: View) -> None:
-    """Supersede plans of an earlier master, answer previews, and refuse plans without moves."""
+    """Supersede plans of an earlier master, answer previews, and refuse plans that name nothing to do."""
     model = TabletRebalance.read(stored)
     if isinstance(model, Unreadable) or model.status.phase in FINAL:
         return
@@ -173,11 +175,11 @@ async def _others(api: Api, cache: Cache, stored: Object, view: View) -> None:
         if model.status.phase is RebalancePhase.PROPOSED:
             return
         status = _preview(view, model)
-    elif model.spec.moves:
+    elif model.spec.moves or model.spec.handover:
         # The next decision starts it.
         return
     else:
-        text = "it names no moves: set spec.moves, or create it with spec.mode DryRun"
+        text = "it names nothing to do: set spec.moves or spec.handover, or create it with spec.mode DryRun"
         refusal = Refusal(reason="NOT_ALLOWED", message=text)
         status = TabletRebalanceStatus(
             phase=RebalancePhase.FAILED, reason=text, refusals=(refusal,), refusals_total=1

@@ -59,6 +59,24 @@ class MoveSpec(Model):
 PartitionNumber = Annotated[int, Field(ge=0, le=PARTITIONS_LIMIT - 1, json_schema_extra={"format": "int32"})]
 
 
+class HandoverSpec(Model):
+    """Member that is to own nothing, and who takes over."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.to) || self.member != self.to",
+                "spec.handover: member and to must be different members",
+            ),
+        )
+    )
+
+    member: str = Field(min_length=1, max_length=MEMBER_NAME_LENGTH)
+    """Name of the TabletMember that is to own nothing while this object exists."""
+    destination: str | None = Field(default=None, alias="to", min_length=1, max_length=MEMBER_NAME_LENGTH)
+    """Name of the only TabletMember that takes over; without it, all backups do, evenly."""
+
+
 class Changes(Model):
     """Hypothetical changes of the TabletCluster for a preview."""
 
@@ -98,6 +116,15 @@ class TabletRebalanceSpec(Model):
                 "spec.moves cannot change: create another TabletRebalance",
             ),
             (
+                "has(self.handover) == has(oldSelf.handover) "
+                "&& (!has(self.handover) || self.handover == oldSelf.handover)",
+                "spec.handover cannot change: create another TabletRebalance",
+            ),
+            (
+                "!has(self.handover) || (!has(self.moves) && !has(self.changes) && self.mode == 'Execute')",
+                "spec.handover stands alone: without spec.moves and spec.changes, with spec.mode Execute",
+            ),
+            (
                 "!has(self.changes) || self.mode == 'DryRun'",
                 "spec.changes needs spec.mode DryRun: edit the TabletCluster to apply such changes",
             ),
@@ -109,6 +136,9 @@ class TabletRebalanceSpec(Model):
     mode: RebalanceMode = RebalanceMode.EXECUTE
     moves: tuple[MoveSpec, ...] | None = Field(default=None, min_length=1, max_length=MOVES_LIMIT)
     """Replicas to move to the named members; for plans created by users. Cannot change."""
+    handover: HandoverSpec | None = None
+    """Member whose partitions are handed over to backups, without a copy; for plans created by users. It owns
+    nothing while this object exists and is not cancelled. Cannot change."""
     changes: Changes | None = None
     """For a DryRun: plan for these changes of the cluster."""
     approved: bool = False

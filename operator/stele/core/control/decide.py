@@ -23,6 +23,7 @@ from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.copy_sessions import drive_sessions
 from stele.core.control.rebalance.planner import data_members, end_plan, make_plan, places_known
 from stele.core.control.rebalance.scheduler import follow, note_stored, start
+from stele.core.control.rebalance.user_handovers import drive_user_handovers
 from stele.core.control.rebalance.user_plans import end_user_plans
 from stele.core.control.state import Decision, Intent, Observation, State
 from stele.core.placement.assignment import assign
@@ -50,6 +51,7 @@ def decide(state: State, observation: Observation) -> Decision:
         return _decision(state, observation, None, (), {})
     observation = _change_state(state, observation)
     apply_requests(state, observation)
+    drive_user_handovers(state, observation)
     follow(state, observation)
     repair(state, observation.desired, observation.now)
     reset_lost_partitions(state, observation.desired, observation.now)

@@ -18,6 +18,14 @@ class NamedMove:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedHandover:
+    """A member that is to own nothing, and the one that takes over, by name; empty: any backup may."""
+
+    member: str
+    destination: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceRequest:
     """One TabletRebalance to carry out, as it is stored.
 
@@ -33,6 +41,7 @@ class RebalanceRequest:
     roll_back: bool = False
     cancelled: frozenset[PartitionId] = frozenset()
     moves: tuple[NamedMove, ...] = ()
+    handover: NamedHandover | None = None
     phase: str = ""
     situation: str = ""
 
@@ -47,5 +56,6 @@ class RebalanceRequest:
 
     @property
     def holds(self) -> bool:
-        """Whether replicas should be, or stay, where its moves put them."""
-        return bool(self.moves) and not self.cancel and self.phase not in ("Failed", "Superseded")
+        """Whether replicas should be, or stay, where its moves put them, and its member own nothing."""
+        asks = bool(self.moves) or self.handover is not None
+        return asks and not self.cancel and self.phase not in ("Failed", "Superseded")

@@ -14,9 +14,9 @@ start at all (cluster state, pause), at most SWAPS_PER_MEMBER_MAX at a time for 
 such a partition that is under way is rolled back first, unless its destination was asked already.
 After `release`, the next plan gives the member its share of owners again.
 
-A demotion has a `reason`, the name of the one who wants it: a TabletRebalance's, or one of the master's own
-with a space in it. Several may want the same member demoted; it is until all have released it. Nothing is
-stored: a new leadership knows of those of users, and the others are asked for again.
+A demotion has a `reason`, which names the one who wants it; those of users begin with OF_USER. Several may
+want the same member demoted; it is until all have released it. Nothing is stored: a new leadership knows of
+those of users, and the others are asked for again.
 """
 
 from collections import Counter
@@ -41,6 +41,9 @@ SWAPS_PER_MEMBER_MAX = 64
 Each holds the requests of its partition while it runs, and costs both members a few synced writes: with more,
 every single one takes longer.
 """
+
+OF_USER = "TabletRebalance/"
+"""Beginning of the reasons of users' demotions, before the name of the object."""
 
 HANDED_OVER = Reason(ReasonCode.CANCELLED, "the owner hands the partition over to a backup")
 
@@ -128,25 +131,25 @@ def _may_get(state: State, member: MemberIndex, number: PartitionId) -> bool:
 def start_handovers(
     state: State, observation: Observation, able: Set[MemberIndex], held: Set[PartitionId]
 ) -> set[PartitionId]:
-    """Start the SWAPs that demoted members need. Return the partitions that still wait for theirs.
+    """Start the SWAPs that demoted members need. Return their partitions, also those that have to wait.
 
     `able` members take part in migrations now; `held` partitions have to wait for something else.
     """
     members = expected_members(state, observation.desired, observation.now)
     running = Counter(member for swap in _swaps(state) for member in swap.participants)
     held = held | state.rebalance.retries.paused(observation.now)
-    waiting: set[PartitionId] = set()
+    partitions: set[PartitionId] = set()
     for member in demoted(state):
         takers = able - _silent(state, member)
         for migration in _handover(state, member, [m for m in members if m.index in takers]).migrations:
             full = any(running[each] >= SWAPS_PER_MEMBER_MAX for each in migration.participants)
             if migration.partition in held or full:
                 _roll_back(state, migration.partition, observation.now)
-                waiting.add(migration.partition)
             else:
                 running.update(migration.participants)
                 _begin(state, migration, member, observation.now)
-    return waiting
+            partitions.add(migration.partition)
+    return partitions
 
 
 def _swaps(state: State) -> Iterator[MigrationOperation]:
@@ -170,6 +173,7 @@ def _roll_back(state: State, number: PartitionId, now: float) -> None:
 def _begin(state: State, migration: Migration, member: MemberIndex, now: float) -> None:
     operation = begin(state.new_id("m"), migration, state.table.partitions[migration.partition], now)
     state.operations.begin(operation)
-    asked = [reason for reason, each in state.rebalance.demotions.items() if each.member == member]
+    demotions = state.rebalance.demotions.items()
+    names = [reason.removeprefix(OF_USER) for reason, each in demotions if each.member == member]
     plans = state.rebalance.user_plans
-    state.rebalance.counted_for[operation.id] = tuple(plans[reason] for reason in asked if reason in plans)
+    state.rebalance.counted_for[operation.id] = tuple(plans[name] for name in names if name in plans)

@@ -47,7 +47,10 @@ def in_force(state: State, requests: Sequence[RebalanceRequest]) -> tuple[Rebala
     return tuple(
         request
         for request in requests
-        if not request.plan and request.holds and _phase(state, request) != RebalancePhase.FAILED
+        if not request.plan
+        and request.moves
+        and request.holds
+        and _phase(state, request) != RebalancePhase.FAILED
     )
 
 
@@ -96,7 +99,7 @@ def begin_asked(state: State, observation: Observation, members: Sequence[DataMe
     """Check the moves of each new plan: refused, already done, or accepted."""
     for request in observation.requests:
         progress = state.rebalance.user_plans.get(request.name)
-        if progress is None or progress.phase is not RebalancePhase.PENDING:
+        if progress is None or progress.phase is not RebalancePhase.PENDING or request.handover:
             continue
         accepted, refused = checked(state, request.moves, members, observation.desired.replicas)
         progress.refusals.update({refusal.partition: refusal for refusal in refused})
@@ -222,6 +225,8 @@ def end_user_plans(state: State, observation: Observation) -> None:
             continue
         if progress.phase is RebalancePhase.CANCELLING:
             progress.enter(RebalancePhase.SUPERSEDED, observation.now)
+            continue
+        if request.handover:
             continue
         left = {
             m.partition
