@@ -51,5 +51,5 @@ def test_a_member_is_filled_restarted_and_still_has_it(tmp_path: Path) -> None:
         assert made.restart() > 0
         status, text = only.get("/metrics")
         assert status == 200
-        assert b"stele_tablets 7.0" in text
+        assert b'stele_tablets{state="ready"} 7.0' in text
         only.stop()

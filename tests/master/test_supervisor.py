@@ -14,7 +14,7 @@ from stele.core.table.table import PartitionTable
 from stele.errors import Corrupt
 from stele.master import supervisor as tested
 from stele.master.loop import ClusterLoop, Deposed
-from stele.master.metrics import FAILURES
+from stele.master.metrics import RECONCILE_ERRORS
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
 
 KEY = ("ns", "demo")
@@ -124,13 +124,13 @@ async def test_a_failure_is_an_event_and_a_metric(
     supervisor.cache.put(CLUSTERS, {"kind": "TabletCluster", "metadata": meta, "spec": spec})
     monkeypatch.setattr(tested, "post", post)
     monkeypatch.setattr(tested.asyncio, "sleep", sleep)
-    before = FAILURES.labels(*KEY, code)._value.get()
+    before = RECONCILE_ERRORS.labels(*KEY, code)._value.get()
     for _ in range(2):
         await supervisor._guard(KEY, cast("ClusterLoop", _Failing(error)))
     (event,) = events
     assert (event.reason, event.warning) == ("MasterStopped", True)
     assert re.fullmatch(text, event.message)
-    assert FAILURES.labels(*KEY, code)._value.get() == before + 2
+    assert RECONCILE_ERRORS.labels(*KEY, code)._value.get() == before + 2
     assert any(record.exc_info for record in caplog.records) == (code == "DEFECT")
 
 

@@ -80,6 +80,12 @@ async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_sa
     for line in wanted:
         assert tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) in lines, (line, text)
     assert "process_cpu_seconds_total" in text
+    for line in (
+        'stele_kubernetes_requests_total{code="200",kind="tabletclusters",verb="list"} ',
+        f'stele_migrations_finished_total{{cluster="demo",namespace="{namespace}",result="done",type="move"}}',
+        "stele_reconcile_duration_seconds_count ",
+    ):
+        assert any(found.startswith(line) for found in text.split("\n")), (line, text)
     assert not {"stele_partitions{", "stele_members{", "stele_migrations_waiting{"} & set(text.split())
 
     assert await ask(unused_tcp_port, "/healthz") == (200, "ok\n")

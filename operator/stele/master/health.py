@@ -11,7 +11,15 @@ from stele import __version__
 from stele.adapters import http
 from stele.core.control.state import State
 from stele.core.table.table import version_sum
-from stele.master.metrics import DECISION, FAILURES, copy_metrics, status_metrics
+from stele.master.metrics import (
+    DECISION,
+    RECONCILE,
+    RECONCILE_ERRORS,
+    copy_metrics,
+    migration_metric,
+    request_metric,
+    status_metrics,
+)
 from stele.master.plan_status import remaining_bytes
 from stele.master.status import under_way
 from stele.model.cluster import TabletClusterStatus
@@ -25,6 +33,7 @@ class Clusters(Protocol):
     """What the supervisor knows, by namespace and name of each cluster."""
 
     def silent(self) -> Sequence[str]: ...
+    def requests(self) -> Mapping[tuple[str, str, str], int]: ...
     def states(self) -> Mapping[Key, State]: ...
     def statuses(self) -> Mapping[Key, TabletClusterStatus]: ...
 
@@ -41,6 +50,8 @@ class ClusterCollector:
             *status_metrics(self._clusters.statuses()),
             *_state_metrics(states),
             *copy_metrics(states),
+            migration_metric(states),
+            request_metric(self._clusters.requests()),
         ]
 
 
@@ -74,7 +85,7 @@ class ProcessFacts:
 def application(clusters: Clusters, ready: Callable[[], bool], leads: Callable[[], bool]) -> web.Application:
     """Create the application. `ready`: the process leads or stands by. `leads`: it leads."""
     registry = CollectorRegistry()
-    for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION, FAILURES):
+    for each in (ClusterCollector(clusters), ProcessFacts(leads), DECISION, RECONCILE, RECONCILE_ERRORS):
         registry.register(each)
     ProcessCollector(registry=registry)
 

@@ -21,7 +21,7 @@ from stele.core.table.steps import is_above
 from stele.core.table.table import Member, Partition, shard_of, stamp_of
 from stele.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.master.channel import Channel
-from stele.master.metrics import DECISION
+from stele.master.metrics import DECISION, RECONCILE
 from stele.master.trace import Trace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.ports.control_loop import ClusterObjects, Copier, Members, TableStore
@@ -76,9 +76,11 @@ class ClusterLoop:
         *,
         now: Callable[[], float],
         pace: Pace = Pace(),
+        count_error: Callable[[str], None] = lambda code: None,
     ) -> None:
+        """`count_error` is called with the code of each error that does not end the loop."""
         self._store, self._members, self._objects, self._copier = store, members, objects, copier
-        self._now, self._pace = now, pace
+        self._now, self._pace, self._count_error = now, pace, count_error
         self._woken = asyncio.Event()
         self._channels: dict[MemberIndex, Channel] = {}
         self._head: Head | None = None
@@ -106,8 +108,10 @@ class ClusterLoop:
         while True:
             self.note_progress()
             try:
-                busy = await self.tick()
+                with RECONCILE.time():
+                    busy = await self.tick()
             except LOST_RACE as error:
+                self._count_error(error.code)
                 log.warning("the leadership ended and restarts: %s", error)
                 await self.step_down()
                 await asyncio.sleep(self._pace.restart)
@@ -335,6 +339,7 @@ class ClusterLoop:
         try:
             await work
         except SteleError as error:
+            self._count_error(error.code)
             log.warning("%s: %s", what, error)
 
     async def _report(self, state: State, decision: Decision, now: float) -> None:

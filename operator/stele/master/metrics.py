@@ -6,6 +6,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from stele.core.control.state import State
+from stele.core.placement.migration import Type
 from stele.master.copy_progress import totals
 from stele.model.cluster import TabletClusterStatus
 from stele.model.conditions import ConditionStatus
@@ -18,12 +19,46 @@ DECISION = Histogram(
 )
 """A decision blocks the event loop, so this bounds how late a heartbeat or a step may be."""
 
-FAILURES = Counter(
-    "stele_master_failures",
-    "Leaderships over a cluster that ended with an error.",
+RECONCILE = Histogram(
+    "stele_reconcile_duration_seconds",
+    "One round about one cluster: observe, decide, store, send, create, report.",
+    buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+    registry=None,
+)
+
+RECONCILE_ERRORS = Counter(
+    "stele_reconcile_errors",
+    "Rounds, or parts of them, that ended with an error.",
     ["namespace", "cluster", "code"],
     registry=None,
 )
+
+
+def forget_cluster(namespace: str, cluster: str) -> None:
+    """Drop the series of a cluster that was deleted."""
+    RECONCILE_ERRORS.remove_by_labels({"namespace": namespace, "cluster": cluster})
+
+
+def request_metric(requests: Mapping[tuple[str, str, str], int]) -> Metric:
+    """Return the requests to the API server; kopf's watches are not counted."""
+    text, labels = "Requests to the API server.", ["verb", "kind", "code"]
+    family = CounterMetricFamily("stele_kubernetes_requests", text, labels=labels)
+    for key, number in requests.items():
+        family.add_metric(list(key), number)
+    return family
+
+
+def migration_metric(clusters: Mapping[tuple[str, str], State]) -> Metric:
+    """Return the migrations that ended since this master became leader."""
+    labels = ["namespace", "cluster", "type", "result"]
+    family = CounterMetricFamily("stele_migrations_finished", "Migrations that ended.", labels=labels)
+    for key, state in clusters.items():
+        for type_ in Type:
+            for stored, result in ((True, "done"), (False, "rolled_back")):
+                number = state.rebalance.migrations_ended[type_, stored]
+                family.add_metric([*key, type_.value.lower(), result], number)
+    return family
+
 
 COPY_LABELS = ["namespace", "cluster", "destination", "engine"]
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from stele.master.copier import SparkJobs
 from stele.master.events import post
 from stele.master.kubernetes import KubernetesClusterObjects, clock_of
 from stele.master.loop import ClusterLoop, Deposed
-from stele.master.metrics import FAILURES
+from stele.master.metrics import RECONCILE_ERRORS, forget_cluster
 from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
 from stele.master.status import invalid
@@ -76,6 +76,10 @@ class Supervisor:
         self._progressed_seconds: float | None = None
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
+
+    def requests(self) -> Mapping[tuple[str, str, str], int]:
+        """Return the numbers of requests to the API server, by verb, kind and code."""
+        return self._api.requests
 
     def states(self) -> dict[Key, State]:
         """Return the state of each running loop."""
@@ -202,7 +206,12 @@ class Supervisor:
         objects = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
         self._objects[meta.namespace, meta.name] = objects
         copier = SparkJobs(objects.cluster, objects.copier_address, wake)
-        loop = ClusterLoop(store, self._members, objects, copier, now=time.monotonic)
+        key = (meta.namespace, meta.name)
+
+        def count_error(code: str) -> None:
+            RECONCILE_ERRORS.labels(*key, code).inc()
+
+        loop = ClusterLoop(store, self._members, objects, copier, now=time.monotonic, count_error=count_error)
         return loop
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
@@ -237,7 +246,7 @@ class Supervisor:
     async def _report_failure(self, key: Key, code: str, text: str) -> None:
         """Log and count a failure, and post an Event for each new text."""
         log.error("the loop of %s/%s failed and restarts: %s", *key, text)
-        FAILURES.labels(*key, code).inc()
+        RECONCILE_ERRORS.labels(*key, code).inc()
         stored = self.cache.get(CLUSTERS, *key)
         cluster = None if stored is None else TabletCluster.read(stored)
         if self._failures.get(key) == text or not isinstance(cluster, TabletCluster):
@@ -261,6 +270,7 @@ class Supervisor:
         """Forget the failures of this cluster: another one with that name is unrelated."""
         for known in (self._uids, self._failures, self._pauses):
             known.pop(key, None)
+        forget_cluster(*key)
 
     async def close(self) -> None:
         for key in list(self._tasks):

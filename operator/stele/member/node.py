@@ -27,6 +27,7 @@ from stele.member.replication.answers import Answers
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.follower import Follower
 from stele.member.replication.group_commit import GroupCommit
+from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.links import FORWARDS, Link
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -134,7 +135,8 @@ class Node:
         )
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
-        row_changed = self.services.row_changed
+        self.hand_over_times = HandOverTimes()
+        row_changed = self._row_changed
         self.roles = Roles(tablets, self.metadata, replicator, answers, router, background, row_changed)
         self.follower = Follower(replicator, self.gate, self.roles, background.now)
         self.loads = BulkLoads(self.local_loads, tablets, replicator, executor, answers, router, background)
@@ -145,7 +147,15 @@ class Node:
         self.sessions = CopySessions(settings, self.volume, tablets, transfer, background)
         self.ingester = Ingester(settings, self.volume, tablets, metadata, background)
         self.migrations = Migrations(
-            settings, tablets, metadata, replicator, router, roles, services, background
+            settings,
+            tablets,
+            metadata,
+            replicator,
+            router,
+            roles,
+            services,
+            background,
+            self.hand_over_times,
         )
         self.fencing = Fencing(settings, tablets, metadata, self.lease_grantor, background)
         self.handovers = AbandonedHandovers(tablets, self.links, metadata, self.migrations, background)
@@ -227,6 +237,10 @@ class Node:
             background,
             self.failed,
         )
+
+    def _row_changed(self, partition: int, before: Partition, row: Partition) -> None:
+        self.hand_over_times.end(partition, self.background.now())
+        self.services.row_changed(partition, before, row)
 
     # -- identity
 

@@ -7,6 +7,7 @@ import copy
 import json
 import ssl
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,18 @@ REQUEST_SECONDS = 10.0
 
 CLEANUP_CLOSED = sys.version_info < (3, 12, 7)
 """Whether closing ends the connections of abandoned requests; newer Pythons reject the option."""
+
+UNANSWERED = "none"
+"""Status code of a request without an answer, in the metrics."""
+
+VERBS = {
+    "GET": ("list", "get"),
+    "POST": ("create", "create"),
+    "PUT": ("update", "update"),
+    "PATCH": ("patch", "patch"),
+    "DELETE": ("deletecollection", "delete"),
+}
+"""Verbs of the API by HTTP method: for a kind, and for one object."""
 
 LIST_PAGE = 500
 """Objects per page of a list."""
@@ -92,6 +105,8 @@ class Api:
         self._login = login
         self._session: aiohttp.ClientSession | None = None
         self._answered: Callable[[], None] = lambda: None
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """Requests of this session by verb, plural of the kind, and status code."""
 
     async def __aenter__(self) -> "Api":
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
@@ -240,13 +255,25 @@ class Api:
             headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode()
         url = self._login.server.rstrip("/") + path
+        asked = _verb_and_kind(method, path)
         try:
             async with self._session.request(method, url, data=data, params=query, headers=headers) as answer:
                 text = await answer.text(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            self.requests[*asked, UNANSWERED] += 1
             raise _unanswered(method, path, error) from error
+        self.requests[*asked, str(answer.status)] += 1
         self._answered()
         return answer.status, text
+
+
+def _verb_and_kind(method: str, path: str) -> tuple[str, str]:
+    """Return what a path of the API asks for, as in Kubernetes' rules of access."""
+    parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
+    if parts[0] == "namespaces" and len(parts) > 2:
+        parts = parts[2:]
+    for_all, for_one = VERBS[method]
+    return (for_one if len(parts) > 1 else for_all), parts[0]
 
 
 def _unanswered(method: str, path: str, error: Exception) -> SteleError:

@@ -1,5 +1,6 @@
 """State of a leadership, in parts, each written by one room only (tests/guard/test_writers.py)."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from stele.core.control.invariants import hold
@@ -8,6 +9,7 @@ from stele.core.control.operations.copy_session import Copied, Engine, SparkFail
 from stele.core.control.operations.registry import Operations
 from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.retries import Retries
+from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import PartitionTable
@@ -46,6 +48,7 @@ class Rebalance:
     name. `counted_for` names the plans that count an operation, by its id. `proposal` is the part of the
     present plan that waits for approval, `approved` the situation whose plans may start; partitions in
     `stopped` are not planned. `demotions` has the members that are to own nothing, by who wants that.
+    `migrations_ended` counts migrations since the master leads by type, and whether their row was stored.
     """
 
     queues: Queues = field(default_factory=Queues)
@@ -65,6 +68,7 @@ class Rebalance:
     plan_number: int = 0
     service_failures: dict[PartitionId, tuple[float, str]] = field(default_factory=dict)
     demotions: dict[str, Demotion] = field(default_factory=dict)
+    migrations_ended: Counter[tuple[Type, bool]] = field(default_factory=Counter)
 
     @property
     def plans(self) -> list[RebalanceProgress]:

@@ -33,5 +33,7 @@ class Observer:
         return web.Response(text="ok\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
-        headers = {"Content-Type": self._metrics.content_type}
-        return web.Response(body=self._metrics.text(), headers=headers)
+        node = self._node
+        volumes = await node.background.in_thread(node.volume.quarantined_volumes)
+        text = self._metrics.text(sum(volume.bytes for volume in volumes))
+        return web.Response(body=text, headers={"Content-Type": self._metrics.content_type})

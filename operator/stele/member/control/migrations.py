@@ -17,6 +17,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.replication.gc import drop_expired, quarantine
+from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -46,6 +47,7 @@ class Migrations:
     _roles: Roles
     _services: Services
     _background: Background
+    _hand_over_times: HandOverTimes
 
     # -- at the destination
 
@@ -204,6 +206,7 @@ class Migrations:
                 learner, frozen = owner.learner, Frozen(command.id, owner.frozen_base)
                 assert learner is not None, "freeze checked it"
                 waited = Waited(learner.id, learner.member, learner.base)
+                self._hand_over_times.begin(command.partition, self._background.now())
                 await self._metadata.save_meta(replica, frozen=frozen, waited=waited)
             else:
                 owner.check_hand_over(command.id)
@@ -258,6 +261,7 @@ class Migrations:
             changes["waited"] = None
         if meta.frozen is not None and meta.frozen.id == id:
             changes["frozen"] = None
+            self._hand_over_times.end(replica.partition, self._background.now())
         await self._metadata.save_meta(replica, **changes)
         self._services.aborted(replica.partition, id)
         if replica.owner is not None and replica.owner.drop_learner(id):

@@ -17,12 +17,28 @@ from stele.member.replication.request import Request
 
 
 class Counters(msgspec.Struct):
-    """Commands since the start of the process; `forwarded` and `errors` count requests."""
+    """Commands since the start of the process.
+
+    `reads` and `writes` were answered here, as the owner; `forwarded` counts requests to other owners. The
+    others got no answer: they were not done, or it is `uncertain` whether they were.
+    """
 
     reads: int = 0
     writes: int = 0
     forwarded: int = 0
-    errors: int = 0
+    unavailable_reads: int = 0
+    unavailable_writes: int = 0
+    uncertain: int = 0
+
+    @property
+    def errors(self) -> int:
+        return self.unavailable_reads + self.unavailable_writes + self.uncertain
+
+    def add_unavailable(self, request: Request) -> None:
+        if request.may_write:
+            self.unavailable_writes += len(request.commands)
+        else:
+            self.unavailable_reads += len(request.commands) or 1
 
 
 class Answers:
@@ -66,12 +82,20 @@ class Answers:
             replica.waiting_for_lease.append(request)
             self._waiting_for_lease[replica.partition] = replica
             return
-        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
-        if request.wrote:
-            self.latencies["write"].add(seconds)
-        else:
-            self.latencies["read"].add(seconds)
+        self._count(request)
         request.done(request.replies)
+
+    def _count(self, request: Request) -> None:
+        """Count the commands of a request, all with the duration of the request."""
+        seconds = self._now() - request.deadline + limits.WAIT_SECONDS_MAX
+        writes, counters = request.writes, self.counters
+        reads = len(request.replies) - writes
+        if writes:
+            counters.writes += writes
+            self.latencies["write"].add(seconds, writes)
+        if reads > 0:
+            counters.reads += reads
+            self.latencies["read"].add(seconds, reads)
 
     def may_read(self, replica: Replica) -> bool:
         """Return whether the applied state includes every acknowledged write.
@@ -153,7 +177,7 @@ class Answers:
         if request.wrote:
             self.uncertain(request)
             return
-        self.counters.errors += 1
+        self.counters.add_unavailable(request)
         request.failed(
             Unavailable(
                 f"partition {request.partition}: its owner had no lease of every replica for "
@@ -162,7 +186,7 @@ class Answers:
         )
 
     def uncertain(self, request: Request) -> None:
-        self.counters.errors += 1
+        self.counters.uncertain += len(request.commands) or 1
         request.failed(
             Uncertain(
                 f"partition {request.partition}: the replicas did not acknowledge within "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from stele.member.limits import SYNC_INTERVAL_SECONDS
+from stele.member.replication.latency import Histogram
 from stele.member.settings import Fsync
 from stele.member.storage import failpoints
 from stele.ports.engine import Engine
@@ -28,6 +29,8 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self.seconds = Histogram()
+        """How long syncs took, including the wait for the thread."""
 
     def after_write(self, then: Callable[[], None]) -> None:
         if self._stopped:
@@ -64,7 +67,10 @@ class GroupCommit:
 
     async def sync(self) -> None:
         """Sync now, in any mode."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.sync_log)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await loop.run_in_executor(self._executor, self._engine.sync_log)
+        self.seconds.add(loop.time() - began)
         failpoints.hit("write.synced")
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""A histogram that costs one bisection per sample."""
+"""Durations for the metrics: a histogram that costs one bisection for any number of samples."""
 
 from bisect import bisect_left
 
@@ -26,3 +26,20 @@ class Histogram:
             total += count
             found.append((bound, float(total)))
         return found
+
+
+class HandOverTimes:
+    """How long partitions were frozen here, while clients waited. `seconds` has one sample for each."""
+
+    def __init__(self) -> None:
+        self.seconds = Histogram()
+        self._frozen_at: dict[int, float] = {}
+
+    def begin(self, partition: int, now: float) -> None:
+        self._frozen_at[partition] = now
+
+    def end(self, partition: int, now: float) -> None:
+        """Count it, if the partition was frozen: a newer row says who owns it, or it was thawed."""
+        began = self._frozen_at.pop(partition, None)
+        if began is not None:
+            self.seconds.add(now - began)

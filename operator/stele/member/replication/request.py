@@ -20,15 +20,15 @@ class Request:
     """`future` receives the outcome: a future of asyncio, or a `ports.Outcome`.
 
     `index` is the operation to commit before the reply; `reads` whether a lease is needed for it; `wrote`
-    whether anything was logged here, of `bytes`; `version` the row version of a forwarded one; `room` the
-    bytes that its replies may use, and `reply_bytes` those used; `losses` how many owners were lost
-    meanwhile, and `maybe_done` whether one of them may have executed it.
+    whether anything was logged here, of `bytes`, by `writes` commands; `version` the row version of a
+    forwarded one; `room` the bytes that its replies may use, and `reply_bytes` those used; `losses` how many
+    owners were lost meanwhile, and `maybe_done` whether one of them may have executed it.
     """
 
     __slots__ = (
         "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "losses",
         "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "reply_bytes", "room",
-        "version", "wrote",
+        "version", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(self, kind: RequestKind, partition: int, keyspace: bytes, future: Any) -> None:
@@ -50,6 +50,7 @@ class Request:
         self.version = 0
         self.index = 0
         self.reads = False
+        self.writes = 0
         self.wrote = False
         self.replies: list[Reply] = []
 

@@ -63,7 +63,6 @@ class CommandExecutor:
             self.turn_budget.spend(len(request.replies), request.reply_bytes + request.bytes)
         else:
             request.reads = True
-            self.counters.reads += 1
             if request.kind is RequestKind.SCAN:
                 request.replies = [self._scan(replica, request)]  # type: ignore[list-item]
             else:
@@ -114,9 +113,8 @@ class CommandExecutor:
                 self._log(replica, request, evaluation, records, owner.term)
                 pending[data_key] = (_after(evaluation), index + len(records))
                 replies.append(evaluation.reply)
-        self.counters.writes += len(records)
-        self.counters.reads += len(replies) - len(records)
         if records:
+            request.writes = len(records)
             request.index = index + len(records)
             request.wrote = True
             request.bytes = sum(map(len, records))

@@ -387,7 +387,7 @@ class RequestRouter:
         if request.maybe_done:
             self._answers.uncertain(request)
             return
-        self._counters.errors += 1
+        self._counters.add_unavailable(request)
         request.failed(Unavailable(text))
 
 

@@ -272,6 +272,10 @@ class Volume:
         """Whether the log may take so many bytes."""
         return self.free_bytes() >= size + limits.LOG_FREE_BYTES_MIN
 
+    def capacity_bytes(self) -> int:
+        usage = os.statvfs(self.root)
+        return usage.f_blocks * usage.f_frsize
+
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)
         return usage.f_bavail * usage.f_frsize

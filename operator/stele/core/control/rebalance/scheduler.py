@@ -206,6 +206,7 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     """
     plans = state.rebalance
     state.operations.end(operation)
+    plans.migrations_ended[operation.migration.type, False] += 1
     plans.queues.drop(operation.partition)
     reason = operation.reason
     assert reason is not None, "what is rolled back has a reason"
@@ -249,6 +250,7 @@ def note_stored(state: State, rows: dict[PartitionId, Partition], now: float) ->
             note_failed(state, operation, now)
         elif operation is not None and operation.step is Step.STORE and row.version == operation.version:
             state.operations.end(operation)
+            plans.migrations_ended[operation.migration.type, True] += 1
             plans.service_failures.pop(number, None)
             plans.retries.note_done(number)
             for progress in plans.counted_for.pop(operation.id, ()):

@@ -1,0 +1,93 @@
+"""What a member tells Prometheus, on the port that takes no commands."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stele.member.replication.answers import Counters
+from stele.member.replication.request import Request, RequestKind
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
+
+PARTITIONS = 2
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scraped(made: Cluster, member: int) -> Samples:
+    place = made.members[member]
+    async with made.http.get(f"http://{place.host}:{place.ports[4]}/metrics") as response:
+        assert response.status == 200
+        text = await response.text()
+    families = text_string_to_metric_families(text)
+    return {
+        (each.name, frozenset(each.labels.items())): each.value for all in families for each in all.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+async def test_requests_are_counted_where_they_are_answered(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, partitions=PARTITIONS) as made:
+        client = Client(made)
+        key = key_in(0, PARTITIONS)
+        owner = made.owner(0)
+        for _ in range(3):
+            assert await client.set(1 - owner, key, b"v")
+        assert await client.call(owner, b"GET", key) == b"v"
+        assert await client.call(1 - owner, b"GET", key) == b"v"
+        at_owner, elsewhere = await scraped(made, owner), await scraped(made, 1 - owner)
+        for operation, number in (("write", 3), ("read", 2)):
+            labels = {"operation": operation}
+            assert value(at_owner, "stele_requests_total", result="ok", **labels) == number
+            assert value(at_owner, "stele_request_duration_seconds_count", **labels) == number
+            assert value(elsewhere, "stele_requests_total", result="ok", **labels) == 0
+            assert value(at_owner, "stele_requests_total", result="unavailable", **labels) == 0
+        assert value(at_owner, "stele_requests_total", operation="write", result="uncertain") == 0
+        assert value(elsewhere, "stele_requests_forwarded_total") == 4
+        assert value(at_owner, "stele_log_sync_duration_seconds_count") > 0
+        assert value(at_owner, "stele_volume_capacity_bytes") > value(at_owner, "stele_volume_free_bytes") > 0
+        assert value(at_owner, "stele_tablets", state="ready") == PARTITIONS
+        assert value(at_owner, "stele_tablets", state="broken") == 0
+        assert value(at_owner, "process_open_fds") > 0
+
+
+async def test_lag_hand_overs_and_quarantine(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
+        client = Client(made)
+        owner = made.owner(0)
+        backup = next(each for each in made.rows[0].replicas if each not in (owner, None))
+        assert backup is not None
+        before = await scraped(made, owner)
+        assert value(before, "stele_replication_lag_operations", peer=f"m{backup}") == 0
+        assert value(before, "stele_quarantine_bytes") == 0
+        assert await client.set(owner, key_in(0, PARTITIONS), b"v" * 100)
+        destination = next(each for each in range(3) if each not in made.rows[0].replicas)
+        await made.move_owner(0, destination)
+
+        async def after() -> Samples:
+            return await scraped(made, owner)
+
+        await eventually(after, lambda seen: value(seen, "stele_handover_duration_seconds_count") == 1)
+        await eventually(after, lambda seen: value(seen, "stele_quarantine_bytes") >= 100)
+
+
+def test_commands_without_an_answer_are_counted_by_what_they_are() -> None:
+    counters = Counters()
+    for commands in ([[b"GET", b"k"]] * 2, [[b"SET", b"k", b"v"], [b"GET", b"k"], [b"GET", b"k"]]):
+        request = Request(RequestKind.EXECUTE, 0, b"", None)
+        request.commands = commands
+        counters.add_unavailable(request)
+    counters.add_unavailable(Request(RequestKind.SCAN, 0, b"", None))
+    assert (counters.unavailable_reads, counters.unavailable_writes, counters.errors) == (3, 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/exchange"), ("POST", "/metrics"), ("GET", "/v1/tablets")]
+)
+async def test_the_port_of_metrics_takes_no_commands(tmp_path: Path, method: str, path: str) -> None:
+    async with cluster(tmp_path, 1, partitions=1, replicas=1) as made:
+        place = made.members[0]
+        async with made.http.request(method, f"http://{place.host}:{place.ports[4]}{path}") as response:
+            assert response.status in (404, 405)
