@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from stele.core.control.decide import FORMING_SECONDS
 from stele.core.control.failure_detector import Timing
+from stele.core.control.requests import NamedHandover
 from stele.core.placement.migration import Type
 from tests.master.checks import check_state, lost_partitions, served
 from tests.master.harness import Crash, Fuse, Harness
@@ -53,6 +54,18 @@ def _owner_leaves(harness: Harness) -> None:
     harness.change_spec(members=1, replicas=1)
 
 
+def _weigh_more(harness: Harness) -> None:
+    """Each member has all; the second one is to own three of four."""
+    harness.world.weights = {1: 3}
+
+
+def _hand_over(harness: Harness) -> None:
+    owner = harness.table().partitions[0].owner
+    asked = harness.world.asked.get("by-hand")
+    if asked is None:
+        harness.world.ask("by-hand", uid="u", handover=NamedHandover(f"demo-{owner}"))
+
+
 def _backup_lost(harness: Harness) -> None:
     """The row gets an empty index before its last one; its place is not kept for ever."""
     harness.kill(harness.table().partitions[0].replicas[1] or 0)
@@ -73,6 +86,8 @@ SCENARIOS: dict[str, Scenario] = {
     "copy": Scenario(3, 1, 1, _change_spec(replicas=2), Type.COPY),
     "shift up": Scenario(3, 1, 3, _nothing, Type.SHIFT_UP, _backup_lost),
     "swap of an owner that leaves": Scenario(2, 1, 2, _owner_leaves, Type.SWAP),
+    "swap for balance": Scenario(2, 4, 2, _weigh_more, Type.SWAP),
+    "hand-over by a user": Scenario(3, 2, 2, _hand_over),
     "shift down": Scenario(1, 2, 1, _change_spec(members=2, replicas=2), Type.SHIFT_DOWN),
     "clear": Scenario(2, 1, 2, _change_spec(replicas=1), Type.CLEAR),
     "promotion": Scenario(3, 1, 2, _kill_owner),

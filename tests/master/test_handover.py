@@ -2,7 +2,7 @@
 
 import pytest
 
-from stele.core.control.commands import HandOver, Result
+from stele.core.control.commands import Fence, HandOver, Result
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.rebalance import handover
 from stele.core.control.rebalance.handover import HandoverProgress, demote, handover_progress, release
@@ -149,6 +149,25 @@ async def test_two_members_are_emptied_onto_the_third() -> None:
     release(harness.state, "none")
     await harness.until_quiet()
     assert (owned(harness, 0), owned(harness, 1)) == (0, 0)
+
+
+async def test_rows_whose_owner_is_being_replaced_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await formed(partitions=6)
+    real, leases = FakeMember._Fence, [True]
+
+    def wait(self: FakeMember, c: Fence) -> Result:
+        return Result("WAIT", wait_ms=10) if leases[0] else real(self, c)
+
+    monkeypatch.setattr(FakeMember, "_Fence", wait)
+    harness.cut(0)
+    await harness.until(lambda: harness.state.operations.promotions)
+    harness.net.cut.clear()
+    demote(harness.state, "a test", 0)
+    await harness.ticks(20)
+    assert harness.state.operations.promotions
+    leases[0] = False
+    await harness.until(lambda: progress(harness, 0).done)
+    await harness.until_quiet()
 
 
 async def test_a_new_leadership_forgets_what_is_not_asked_for_again() -> None:

@@ -11,6 +11,7 @@ from tests.simulation.profile import (
     ENDINGS,
     FAMILIES,
     FAULTS,
+    HAND_OVER,
     PLANNED_STOP,
     RATES,
     STOPS,
@@ -134,7 +135,7 @@ def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) ->
 def _kinds(text: str) -> frozenset[str]:
     """Names with commas between them."""
     names = frozenset(filter(None, text.split(",")))
-    known = (*FAULTS, *STOPS, PLANNED_STOP, *STRIKES, *RATES, *ENDINGS)
+    known = (*FAULTS, *STOPS, PLANNED_STOP, HAND_OVER, *STRIKES, *RATES, *ENDINGS)
     for name in names.difference(known):
         raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
     return names

@@ -12,11 +12,12 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Kind
 from stele.core.control import commands as m
 from stele.core.kv.dedup import KEEP_SECONDS
+from stele.model import API_VERSION
 from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CLUSTER, PLANNED_STOP
+from tests.simulation.profile import CLUSTER, HAND_OVER, PLANNED_STOP
 from tests.simulation.stops import Stops
 from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
@@ -92,6 +93,7 @@ class Faults:
             "change state": self._change_state,
             "drain a member": self._drain,
             "cancel the plan": self._cancel,
+            HAND_OVER: self._hand_over,
             "pause migrations": self._pause_migrations,
             "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
             "flip a bit of a copy": partial(self._strike, m.FetchDirect, self._volumes.flip_copy),
@@ -151,6 +153,9 @@ class Faults:
         )
         for member in self.api.list(MEMBERS):
             self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
+        for each in self.api.list(REBALANCES):
+            if each["spec"].get("handover"):
+                self.api.delete(REBALANCES, each["metadata"]["name"], None)
         if self.world.trace.faults["plan cancelled"]:
             # What a user cancelled is not planned again before a wish changes.
             replicas = self.world.cluster["spec"]["replicas"]
@@ -422,6 +427,25 @@ class Faults:
         drain = self.random.random() < 0.7
         self.api.change_spec(MEMBERS, name, drain=drain)
         return self.say(f"the user sets drain: {drain}", name)
+
+    def _hand_over(self) -> bool:
+        """A user empties a member of ownership, or lets it own partitions again."""
+        members = self.api.list(MEMBERS)
+        asked = [each for each in self.api.list(REBALANCES) if each["spec"].get("handover")]
+        if not members or (asked and self.random.random() < 0.4):
+            for each in asked:
+                self.api.delete(REBALANCES, each["metadata"]["name"], None)
+            return bool(asked) and self.say("the user undoes hand-overs", "user")
+        name, to = (self.random.choice(members)["metadata"]["name"] for _ in range(2))
+        handover = {"member": name} | ({"to": to} if to != name and self.random.random() < 0.3 else {})
+        object_name = f"hand-over-{self._number}"
+        self.api.create(REBALANCES, self._rebalance(object_name, {"cluster": CLUSTER, "handover": handover}))
+        return self.say(f"the user asks for {handover}", "user")
+
+    def _rebalance(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        namespace = self.world.cluster["metadata"]["namespace"]
+        body = {"apiVersion": API_VERSION, "kind": "TabletRebalance"}
+        return body | {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
     def _cancel(self) -> bool:
         """The next plan that the operator shows, a moment later."""

@@ -288,6 +288,22 @@ class Rules:
             kept = meta.accepted == command.row or known >= command.row.version
             text = "{}: {} was accepted, {} is on disk"
             self._check("accepted rows are on disk", kept, text, place, command.row, meta.accepted)
+            self._check_swap(machine, command)
+
+    def _check_swap(self, machine: Machine, command: m.Accept) -> None:
+        """A backup that takes over has all that the owner logged, which is frozen and logs nothing more."""
+        number = command.row.partition
+        row = self._rows[number] if number < len(self._rows) else Partition(0, ())
+        inside = command.last is not None and row.members == set(command.row.replicas) - {None}
+        owner = self.world.kubelet.machines.get(f"{CLUSTER}-{row.owner}")
+        source = None if owner is None or owner.node is None else owner.node.replicas.get(number)
+        if not inside or source is None or machine.node is None or source.meta.frozen is None:
+            return
+        if source.meta.frozen.id == command.id:
+            log, last = machine.node.replicas[number].tablet.log, source.tablet.log.last
+            text = "{} took over for {}, which has {}, and has {}"
+            shown = machine.place, row.owner, last, log.last
+            self._check("who takes over has everything", log.holds(last), text, *shown, partition=number)
 
     # -- operations on their way to other members
 

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import answers
+from stele.core.control.commands import OpId
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
@@ -17,10 +18,12 @@ from stele.core.control.state import State, TableCursor
 from stele.core.control.table_view import TableView
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
-from stele.core.tablet.owner import LearnerState, Owner
+from stele.core.tablet.owner import LearnerState, Owner, Phase
 from stele.errors import Conflict, Uncertain
 from stele.master import conditions, view
+from stele.member.control import migrations
 from stele.member.control.exchange import Exchange
+from stele.member.control.fencing import Fencing
 from stele.member.control.migrations import Migrations
 from stele.member.replication import tablet_store
 from stele.member.replication.group_commit import GroupCommit
@@ -346,6 +349,32 @@ def plans_end_first() -> AbstractContextManager[Any]:
     return patch.object(planner, "_short", lambda state, seen: False)
 
 
+def swapped_with_one_that_is_behind() -> AbstractContextManager[Any]:
+    """An owner hands over at once, and a backup accepts whatever it has."""
+
+    def point(replica: Any) -> Any:
+        frozen = replica.owner is not None and replica.owner.frozen
+        return OpId(*replica.tablet.log.last) if frozen else None
+
+    def follows(self: Owner, member: int) -> bool:
+        return self.phase is Phase.SERVING
+
+    def holds(self: Log, op: tuple[int, int]) -> bool:
+        return True
+
+    real = Fencing._check_accept
+
+    def check_accept(self: Fencing, replica: Any, command: Any) -> None:
+        with patch.object(Log, "holds", holds):
+            real(self, replica, command)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(migrations, "hand_over_point", point))
+    stack.enter_context(patch.object(Owner, "_follows_closely", follows))
+    stack.enter_context(patch.object(Fencing, "_check_accept", check_accept))
+    return stack
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -376,5 +405,6 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     sent_before_it_is_written: (SWARM, 0, "written before it is sent"),
     deletions_not_counted: (SWARM, 0, "counts are those of the entries"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
+    swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

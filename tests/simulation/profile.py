@@ -59,6 +59,9 @@ FAULTS = (
 USERS_MOVES = ("scale", "drain a member", "change replicas")
 """What users do that moves partitions, and hurts nobody."""
 
+HAND_OVER = "hand over a member"
+"""A user empties a member of ownership, or takes that back."""
+
 STRIKES = ("strike a hand-over", "strike an arrival")
 """Several faults together, at a moment that is short."""
 
@@ -345,6 +348,23 @@ def _plans(seed: int) -> Profile:
     )
 
 
+def _swaps(seed: int) -> Profile:
+    """Owners that change places with backups all the time, while members die and cannot be reached."""
+    chance = random.Random(f"swaps {seed}")
+    harm = ("kill a member", "cut both ways", "slow a place", "strike a hand-over", "kill a member at a step")
+    return replace(
+        _busy(seed),
+        replicas=chance.choice((2, 3)),
+        partitions=chance.choice((4, 12)),
+        fsync=chance.choice((Fsync.ALWAYS, Fsync.ALWAYS, Fsync.NEVER)),
+        grace_seconds=chance.choice((0, 5)),
+        chaos_seconds=25.0,
+        calm_seconds=chance.choice((0.3, 1.0)),
+        faults=(*(HAND_OVER,) * 4, *chance.sample(harm, 3), *chance.choice(((), ("kill the master",)))),
+        parallel=chance.choice((1, 5, 40)),
+    )
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
@@ -355,5 +375,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "stops": _stops,
     "planned": _planned,
     "plans": _plans,
+    "swaps": _swaps,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

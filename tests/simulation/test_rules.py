@@ -193,6 +193,15 @@ def _back_to_an_older_row(well: Well) -> None:
     well.look(promised=4)
 
 
+def _takes_over_too_early(well: Well) -> None:
+    owner, backup = well.row.replicas
+    well.replica.meta = msgspec.structs.replace(well.replica.meta, frozen=Frozen("m", well.row.version))
+    well.replica.tablet.log.append(well.row.version, 1, 10)
+    machine = well.world.kubelet.machines[f"demo-{backup}"]
+    accept = m.Accept("m", m.Row(0, well.row.version + 1, (backup, owner)), m.OpId(1, 1))
+    well.rules._check_swap(machine, accept)
+
+
 BROKEN: dict[str, Callable[[Well], None]] = {
     "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
     "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
@@ -215,6 +224,7 @@ BROKEN: dict[str, Callable[[Well], None]] = {
         well.owner, m.Accept("m", m.Row(0, 50, (0,)), None)
     ),
     "promises never fall": _promise_falls,
+    "who takes over has everything": _takes_over_too_early,
     "copies that began are on disk": _copy_not_begun,
     "generations only grow": _generation_above_all,
     "kept while the stored row names it": _given_up,

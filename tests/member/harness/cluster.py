@@ -343,9 +343,9 @@ class Cluster:
         order = m.HandOver(id, partition, self.version(partition), backup)
         return await self.command(self.owner(partition), order)
 
-    async def swap(self, partition: int, backup: int) -> None:
+    async def swap(self, partition: int, backup: int, id: str = "") -> None:
         """SWAP: the owner and a backup change places."""
-        id, row = self.id(), self.rows[partition]
+        id, row = id or self.id(), self.rows[partition]
         handed = await self.hand_over(id, partition, backup)
         assert handed.code == "OK", handed
         result = m.Row(partition, row.version + 1, swapped(row.replicas, backup))

@@ -253,6 +253,19 @@ async def hand_over(world: World) -> None:
     await world.command(TARGET, m.Abort(id, partition))
 
 
+async def swap(world: World) -> None:
+    """The target is the owner and freezes for a backup, thaws, then changes places with it, and back."""
+    partition = world.take("owned")
+    await world.write(partition, TARGET)
+    id = world.id(partition)
+    await world.command(TARGET, m.HandOver(id, partition, world.made.version(partition), OWNER))
+    await world.command(TARGET, m.Abort(id, partition))
+    await world.made.swap(partition, OWNER, world.id(partition))
+    await world.write(partition)
+    await world.made.swap(partition, TARGET, world.id(partition))
+    await world.write(partition, TARGET)
+
+
 async def diverge(world: World) -> None:
     """The target has a tail that nobody else took, and is left out of the row."""
     made, partition = world.made, world.take("owned")

@@ -74,6 +74,12 @@ AGAIN: list[tuple[str, Step]] = [
     ("file.renamed", steps.delete),
     ("file.aside", steps.copy),
     ("file.renamed:2", steps.hand_over),
+    ("frozen.saved", steps.swap),
+    ("frozen.cleared", steps.swap),
+    ("waited.saved:2", steps.swap),
+    ("waited.cleared:2", steps.swap),
+    ("accepted.saved", steps.swap),
+    ("accepted.cleared", steps.swap),
 ]
 """Points that more than one step passes; with the mode that promises most."""
 AT_START: dict[str, Step] = {

@@ -139,7 +139,7 @@ def start_handovers(
     running = Counter(member for swap in _swaps(state) for member in swap.participants)
     held = held | state.rebalance.retries.paused(observation.now)
     partitions: set[PartitionId] = set()
-    for member in demoted(state):
+    for member in [each for each in demoted(state) if each in able]:
         takers = able - _silent(state, member)
         for migration in _handover(state, member, [m for m in members if m.index in takers]).migrations:
             full = any(running[each] >= SWAPS_PER_MEMBER_MAX for each in migration.participants)

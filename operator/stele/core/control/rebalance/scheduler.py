@@ -51,10 +51,11 @@ def start(state: State, observation: Observation) -> None:
         return
     able = frozenset(member.index for member in data_members(state, desired, observation.now))
     held = frozenset().union(
-        state.operations.migrations,
+        state.operations.by_row,
         state.table.staged,
         state.table.claimed,
         state.failover.fenced,
+        state.failover.shrinking,
         state.failover.lost,
         _unresolved(state, able),
         _with_stale_copies(state, able),
