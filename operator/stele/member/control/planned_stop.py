@@ -33,7 +33,8 @@ class StopStatus(msgspec.Struct, frozen=True):
 class PlannedStop:
     """The announcement ends by itself, because the process may outlive it.
 
-    A member that no row has named since `lease_seconds` need not wait for a master: it may be leaving.
+    A member that no row names waits only until the announcement is `lease_seconds` old: when it was drained
+    to be removed, no master calls it any more.
     """
 
     def __init__(self, lease_seconds: float, table: TableCache, background: Background) -> None:
