@@ -16,6 +16,7 @@ from stele.adapters.members.client import ADMIN_PORT
 from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
+from stele.core.formats import SPOKEN
 from stele.core.table.table import Stamp
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import LearnerState
@@ -156,6 +157,7 @@ class LightMember:
             accepted=tuple(self.accepted.values()),
             learners=tuple(self.learners.values()),
             copies=tuple(self.copies.values()),
+            formats=SPOKEN,
         )
 
 

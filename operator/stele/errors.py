@@ -43,7 +43,7 @@ class Stale(SteleError):
 
 
 class Conflict(SteleError):
-    """Codes: CONFLICT, WRONG_MEMBER, WRONG_CLUSTER, MIGRATION_ACTIVE, ALREADY_IN_PROGRESS."""
+    """Codes: CONFLICT, WRONG_MEMBER, WRONG_CLUSTER, UNKNOWN_FORMAT, MIGRATION_ACTIVE, ALREADY_IN_PROGRESS."""
 
     code_default = "CONFLICT"
 
@@ -61,7 +61,7 @@ class Refused(SteleError):
 
 
 class Unavailable(SteleError):
-    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE, CLOSED, STOPPING."""
+    """Codes: UNAVAILABLE, CLUSTER_PASSIVE, MOVING, DISK_ERROR, NO_SPACE, CLOSED, STOPPING, UNKNOWN_FORMAT."""
 
     code_default = "UNAVAILABLE"
 

@@ -20,6 +20,7 @@ from aiohttp import web
 from stele.adapters.members import client as client_module
 from stele.adapters.members.client import MemberClient
 from stele.core.control import commands as m
+from stele.core.formats import FIRST
 from stele.core.table.table import stamp_of
 from stele.errors import Corrupt, Unavailable
 from stele.member.admin.http import Admin
@@ -54,7 +55,7 @@ class Case:
 
     def request(self, *commands: m.Command, **changes: Any) -> m.ExchangeRequest:
         made = m.ExchangeRequest(
-            format=m.EXCHANGE_FORMAT,
+            format=FIRST,
             cluster=CLUSTER,
             epoch=1,
             recipient=self.uuid,

@@ -67,9 +67,7 @@ def test_a_part_of_the_run_says_so(tmp_path: Path, quick: bool, complete: bool) 
 
 
 def request(epoch: int = 1, known: int = 0, **more: object) -> m.ExchangeRequest:
-    return m.ExchangeRequest(
-        m.EXCHANGE_FORMAT, "c", epoch, "light-1", self_index=0, partitions=2, known=known, **more
-    )
+    return m.ExchangeRequest(1, "c", epoch, "light-1", self_index=0, partitions=2, known=known, **more)
 
 
 def test_the_quantile_is_of_what_came_between_the_readings() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
+from stele.core.formats import FIRST, SPOKEN
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
 from stele.wire import control as wire
@@ -63,6 +64,7 @@ class FakeMember:
         self.alive = True
         self.incarnation = 1
         self.epoch = 0
+        self.formats, self.features = SPOKEN, FIRST
         self.index = -1
         self.members: tuple[m.MemberInfo, ...] = ()
         self.member_list_version = -1
@@ -165,7 +167,7 @@ class FakeMember:
         self.locked = self.locked if request.epoch == self.epoch else ""
         self.epoch, self.index = request.epoch, request.self_index
         self.partitions = request.partitions
-        self.state = request.state
+        self.state, self.features = request.state, max(self.features, request.format)
         self.may_stop = self.stopping and request.may_stop
         if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
@@ -178,6 +180,8 @@ class FakeMember:
         return self._reply("OK", results, want=request.want_tablets, known=request.known)
 
     def _check(self, request: ExchangeRequest) -> str:
+        if not self.formats.speaks(request.format):
+            return "UNKNOWN_FORMAT"
         if request.cluster != self.cluster:
             return "WRONG_CLUSTER"
         if request.recipient and request.recipient != self.uuid:
@@ -494,6 +498,8 @@ class FakeMember:
             sessions=tuple(m.SessionReport(each, 60_000) for each in self.sessions),
             staged=tuple(self.staged),
             stopping=self.stopping,
+            formats=self.formats,
+            features=self.features,
         )
 
 

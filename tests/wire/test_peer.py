@@ -1,15 +1,17 @@
-"""The format of messages between members: it is raised whenever what travels changes its shape."""
+"""Messages between members: a changed shape needs a new format, and greetings are read by every build."""
 
 import hashlib
 import typing
 
 import msgspec
+import pytest
 
+from stele.core.formats import SPOKEN, UNSTATED, FormatRange
 from stele.core.tablet.follower import Code
 from stele.wire import peer
 from stele.wire.storage import load_value, log_record
 
-SHAPE = {4: "48e99dc03781f8ee"}
+SHAPE = {2: "18dcdb9eb85c376d"}
 """What travels in each format: a member of another build must be able to tell."""
 
 
@@ -37,4 +39,39 @@ def shape() -> str:
 
 
 def test_what_travels_is_that_of_the_format() -> None:
-    assert {peer.PEER_FORMAT: shape()} == SHAPE, "raise PEER_FORMAT, then note the new shape here"
+    assert {SPOKEN.most: shape()} == SHAPE, "add a format to core/formats.py, then note the new shape here"
+
+
+HELLO_0_1_0 = b"\x96\xa2hi\x04\xa7cluster\x01\xa6uuid-1\xa6uuid-0"
+WELCOME_0_1_0 = b"\x92\xa2ok\xa6uuid-0"
+"""What release 0.1.0 sends."""
+
+HELLO = peer.Hello(peer.GREETING_FORMAT, "cluster", 1, "uuid-1", "uuid-0", FormatRange(1, 2))
+WELCOME = peer.Welcome("uuid-0", FormatRange(1, 2))
+
+
+def test_greetings_are_these_bytes_in_every_build() -> None:
+    """Those of 0.1.0, with the range behind: that build ignores what follows its own fields."""
+    assert peer.encode_message(HELLO) == b"\x97" + HELLO_0_1_0[1:] + b"\x92\x01\x02"
+    assert peer.encode_message(WELCOME) == b"\x93" + WELCOME_0_1_0[1:] + b"\x92\x01\x02"
+
+
+def test_a_greeting_of_0_1_0_states_no_range() -> None:
+    assert peer.decode_greeting(HELLO_0_1_0) == msgspec.structs.replace(HELLO, formats=UNSTATED)
+    assert peer.decode_greeting(WELCOME_0_1_0) == msgspec.structs.replace(WELCOME, formats=UNSTATED)
+
+
+def test_what_follows_the_range_in_later_builds_is_ignored() -> None:
+    later = ["hi", peer.GREETING_FORMAT, "cluster", 1, "uuid-1", "uuid-0", [2, 3], "whatever"]
+    read = peer.decode_greeting(msgspec.msgpack.encode(later))
+    assert read == msgspec.structs.replace(HELLO, formats=FormatRange(2, 3))
+
+
+def test_an_unknown_kind_of_message_asks_for_an_upgrade() -> None:
+    for body in (["zz", 1], ["zz"]):
+        with pytest.raises(peer.MessageError, match=r"UNKNOWN_FORMAT: .*'zz'.*upgrade this member"):
+            peer.decode_message(msgspec.msgpack.encode(body))
+    for wrong in (["hb", "no time"], ["hb"], [["zz"]], [7]):
+        with pytest.raises(peer.MessageError, match="message of") as refused:
+            peer.decode_message(msgspec.msgpack.encode(wrong))
+        assert "UNKNOWN_FORMAT" not in str(refused.value)

@@ -1,11 +1,13 @@
 """Table text: read back what was written, show it as people see it, refuse everything else with a reason."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stele.core.formats import RANGES
 from stele.core.table.ids import MAX_REPLICAS, VERSION_MAX
 from stele.core.table.table import Member, Partition, row_fault, shard_of, trimmed
 from stele.errors import BadInput, Corrupt
@@ -188,7 +190,39 @@ def test_missing_keys_are_named() -> None:
         decode_head(data)
 
 
-@pytest.mark.parametrize("written", ["2", "", "one"])
+HEAD_0_1_0 = {
+    "format": "1",
+    "epoch": "7",
+    "state": "Active",
+    "partitions": "3",
+    "replicas": "2",
+    "memberListVersion": "12",
+    "nextMemberIndex": "3",
+    "stamp": "-4069959284402364209",
+    "versionSum": "9",
+    "members": "0 orders-0 5f3a-0 10.1.2.3 data\n",
+}
+"""What release 0.1.0 writes."""
+
+
+def test_a_head_is_written_in_the_format_that_its_features_allow() -> None:
+    assert encode_head(replace(HEAD, members=MEMBERS[:1])) == HEAD_0_1_0
+    raised = replace(HEAD, features=RANGES)
+    data = encode_head(raised)
+    assert (data["format"], data["features"]) == ("2", "2")
+    assert decode_head(data) == raised
+    with pytest.raises(Corrupt, match=r"missing keys \['features'\]"):
+        decode_head({name: value for name, value in data.items() if name != "features"})
+
+
+def test_a_head_of_a_cluster_that_uses_a_later_format_is_refused() -> None:
+    data = {**encode_head(replace(HEAD, features=RANGES)), "features": "3"}
+    with pytest.raises(Corrupt, match=r"uses format 3; .* speaks formats 1 to 2") as refused:
+        decode_head(data)
+    assert refused.value.code == "UNKNOWN_FORMAT"
+
+
+@pytest.mark.parametrize("written", ["3", "", "one"])
 def test_another_format_is_refused_before_anything_is_read(written: str) -> None:
     for read in (decode_head, lambda data: decode_shard(data, 0, 3)):
         with pytest.raises(Corrupt, match="use the version that wrote it") as refused:

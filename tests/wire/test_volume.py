@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.control.commands import MemberInfo, OpId, Row
+from stele.core.formats import FIRST, RANGES
 from stele.core.table.ids import VERSION_MAX
 from stele.errors import Corrupt
 from stele.wire.storage.volume import (
@@ -31,7 +32,7 @@ from stele.wire.storage.volume import (
 )
 
 MEMBERS = (MemberInfo(0, "m", "u", "1.2.3.4"), MemberInfo(3, "n", "v", "1.2.3.5"))
-TABLE = TableFile(9, 1, 2, "Passive", 4, MEMBERS, (StoredRow(1, (0,)), StoredRow(0, ())))
+TABLE = TableFile(9, 1, 2, "Passive", 4, MEMBERS, (StoredRow(1, (0,)), StoredRow(0, ())), features=RANGES)
 LEGACY = LegacyTableFile(7, MEMBERS, ((0, None, 3), (), (3,)))
 FILES = [
     Instance("c", "u", 3),
@@ -47,7 +48,8 @@ File = Instance | Superblock | Consensus | TableFile | LegacyTableFile
 
 def framed(title: bytes, body: bytes) -> bytes:
     """A file whose checksum is right, whatever is in it."""
-    return title + crc32c(body).to_bytes(4, "big") + body
+    covered = title + body if title == b"stele TableFile 3\n" else body
+    return title + crc32c(covered).to_bytes(4, "big") + body
 
 
 @pytest.mark.parametrize("value", FILES, ids=lambda value: type(value).__name__)
@@ -88,7 +90,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
 )
 def test_nested_and_undecodable_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(Corrupt, match="table/current"):
-        decode_table(framed(b"stele TableFile 2\n", body), "table/current")
+        decode_table(framed(b"stele TableFile 3\n", body), "table/current")
     with pytest.raises(Corrupt, match="tablet state"):
         decode_state(body)
 
@@ -99,14 +101,47 @@ def test_another_kind_or_format_is_named() -> None:
     newer = encode_file(FILES[0]).replace(b"Instance 1\n", b"Instance 2\n")
     with pytest.raises(Corrupt, match="Instance 2"):
         decode_file(Instance, newer, "f")
-    with pytest.raises(Corrupt, match=r"TableFile 3.*TableFile 2") as refused:
-        decode_table(encode_file(TABLE).replace(b"TableFile 2\n", b"TableFile 3\n"), "f")
-    assert refused.value.code == "UNKNOWN_FORMAT"
 
 
 def test_a_table_says_its_format_in_its_first_line() -> None:
-    assert encode_file(TABLE).startswith(b"stele TableFile 2\n")
+    assert encode_file(TABLE).startswith(b"stele TableFile 3\n")
     assert encode_file(LEGACY).startswith(b"stele TableFile 1\n")
+
+
+TABLE_0_1_0 = (
+    b"stele TableFile 2\n\xad\x1d\xd7\x11\x87\xa5epoch\t\xaaself_index\x01\xa8replicas\x02\xa5state"
+    b"\xa7Passive\xb3member_list_version\x04\xa7members\x91\x85\xa5index\x00\xa4name\xa1m\xa4uuid\xa1u\xa7address"
+    b"\xa71.2.3.4\xa4lite\xc2\xa4rows\x92\x92\x01\x91\x00\x92\x00\x90"
+)
+"""What release 0.1.0 writes."""
+
+
+def test_a_table_is_written_in_the_format_that_its_features_allow() -> None:
+    """And in the one before it is the same bytes as that build's own."""
+    before = TableFile(9, 1, 2, "Passive", 4, MEMBERS[:1], TABLE.rows)
+    assert encode_file(before) == TABLE_0_1_0
+    assert decode_table(TABLE_0_1_0, "f") == before
+    assert decode_table(encode_file(TABLE), "f") == TABLE
+
+
+def test_a_whole_table_of_a_later_format_is_no_damage() -> None:
+    line, body = b"stele TableFile 4\n", b"whatever it holds"
+    later = line + crc32c(line + body).to_bytes(4, "big") + body
+    with pytest.raises(Corrupt, match=r"TableFile 4.*reads up to.*TableFile 3") as refused:
+        decode_table(later, "f")
+    assert refused.value.code == "UNKNOWN_FORMAT"
+
+
+@given(st.sampled_from([TABLE, msgspec.structs.replace(TABLE, features=FIRST)]), st.data())
+def test_a_table_with_any_wrong_bit_is_damage_and_never_a_later_format(
+    table: TableFile, data: st.DataObject
+) -> None:
+    content = bytearray(encode_file(table))
+    at = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[at // 8] ^= 1 << at % 8
+    with pytest.raises(Corrupt) as refused:
+        decode_table(bytes(content), "f")
+    assert refused.value.code == "CORRUPT"
 
 
 def test_every_partition_of_a_legacy_table_gets_the_version_of_the_table() -> None:

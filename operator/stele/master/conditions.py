@@ -34,7 +34,8 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
 
 
 def _verdict(cluster: TabletCluster, view: View) -> Verdict:
-    if stalled := [*_blocked(view), *problems(cluster), *_lost_for_good(view), *_stuck(view)]:
+    lasting = [*_blocked(view), *problems(cluster), *_incompatible(view), *_lost_for_good(view)]
+    if stalled := [*lasting, *_stuck(view)]:
         return Progress.STALLED, stalled[0].reason, "; ".join(problem.message for problem in stalled)
     if left := _left_to_do(view):
         return Progress.HELD if _is_held(view) else Progress.UNDER_WAY, *left
@@ -125,6 +126,16 @@ def _lost(cluster: TabletCluster, view: View) -> Observed:
     return type_, False, Reason.AS_DESIRED, "every partition has a live copy"
 
 
+def _incompatible(view: View) -> list[Problem]:
+    """Report members whose builds lack the cluster's features."""
+    state = view.state
+    return [
+        Problem(Reason.MEMBERS_INCOMPATIBLE, f"{state.name_of(index)}: {liveness.incompatible}")
+        for index, liveness in sorted(state.membership.liveness.items())
+        if liveness.incompatible
+    ]
+
+
 def _lost_for_good(view: View) -> list[Problem]:
     """Report lost partitions whose members have not come back within the grace period."""
     since, grace = view.state.failover.lost_since, view.desired.timing.grace
@@ -206,7 +217,7 @@ def _degraded(view: View) -> Observed:
 
 def _paused(view: View) -> Observed:
     type_, desired, change = ConditionType.PAUSED, view.desired, view.state.operations.change
-    pending = f"state {change.desired} is not in force yet: {change.reason}" if change.pending else ""
+    pending = f"state {change.desired} is not in force yet: {change.reason}" if change.changes_state else ""
     besides = f"; {pending}" if pending else ""
     if desired.paused:
         text = "remove the annotation stele.dev/paused to go on"

@@ -59,14 +59,16 @@ def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
     steps = GaugeMetricFamily("stele_migrations_active", "Migrations by step.", labels=[*LABELS, "step"])
     left = GaugeMetricFamily("stele_rebalance_remaining_bytes", "Bytes to copy yet.", labels=LABELS)
     epoch = GaugeMetricFamily("stele_epoch", "Epoch of this master.", labels=LABELS)
+    features = GaugeMetricFamily("stele_features", "Format in force.", labels=LABELS)
     versions = GaugeMetricFamily("stele_version_sum", "Sum of all versions.", labels=LABELS)
     for key, state in states.items():
         for step, number in under_way(state).items():
             steps.add_metric([*key, step], number)
         left.add_metric(list(key), remaining_bytes(state))
         epoch.add_metric(list(key), state.epoch)
+        features.add_metric(list(key), state.operations.change.features)
         versions.add_metric(list(key), version_sum(state.table.stored))
-    return [steps, left, epoch, versions]
+    return [steps, left, epoch, features, versions]
 
 
 class ProcessFacts:

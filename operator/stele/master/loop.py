@@ -16,6 +16,7 @@ from stele.core.control.decide import decide, stored
 from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import Decision, EnsureMember, Observation, State
+from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.steps import is_above
 from stele.core.table.table import Member, Partition, shard_of, stamp_of
@@ -59,13 +60,17 @@ class Pace:
     restart: float = 1.0
 
 
-def fresh_head(partitions: int, replicas: int) -> Head:
+def fresh_head(partitions: int, replicas: int, features: int = SPOKEN.most) -> Head:
     """Return the head of a table in which nothing is assigned yet."""
-    return Head(0, ClusterState.ACTIVE, partitions, replicas, 0, 0, stamp_of([0] * partitions), 0, ())
+    stamp = stamp_of([0] * partitions)
+    return Head(0, ClusterState.ACTIVE, partitions, replicas, 0, 0, stamp, 0, (), features)
 
 
 class ClusterLoop:
-    """`tick` runs one round; `run` repeats it. `wake` may be called from anywhere on the event loop."""
+    """`tick` runs one round; `run` repeats it. `wake` may be called from anywhere on the event loop.
+
+    `spoken` are the formats that this build speaks.
+    """
 
     def __init__(
         self,
@@ -77,10 +82,12 @@ class ClusterLoop:
         now: Callable[[], float],
         pace: Pace = Pace(),
         count_error: Callable[[str], None] = lambda code: None,
+        spoken: FormatRange = SPOKEN,
     ) -> None:
         """`count_error` is called with the code of each error that does not end the loop."""
         self._store, self._members, self._objects, self._copier = store, members, objects, copier
         self._now, self._pace, self._count_error = now, pace, count_error
+        self._spoken = spoken
         self._woken = asyncio.Event()
         self._channels: dict[MemberIndex, Channel] = {}
         self._head: Head | None = None
@@ -194,7 +201,7 @@ class ClusterLoop:
 
     async def _begin(self) -> State:
         desired = self._objects.desired()
-        fresh = fresh_head(self._objects.partitions(), desired.replicas)
+        fresh = fresh_head(self._objects.partitions(), desired.replicas, self._spoken.most)
         try:
             table_snapshot = await self._store.take_over(fresh, self._epoch_above)
         except (NameTaken, NameLeaves) as error:
@@ -209,6 +216,8 @@ class ClusterLoop:
             head.next_member_index,
             self._now(),
             cluster_state=head.state,
+            features=head.features,
+            spoken=self._spoken,
         )
         return self.state
 
@@ -233,7 +242,8 @@ class ClusterLoop:
         members = decision.dictionary
         version = state.membership.list_version + (members is not None)
         listed = version != self._head.member_list_version
-        changes = listed or decision.cluster_state != self._head.state
+        values = self._head.state, self._head.features
+        changes = listed or (decision.cluster_state, decision.features) != values
         if changes or decision.next_index != self._head.next_member_index:
             known = state.table.members if members is None else members
             await self._write_head(
@@ -242,6 +252,7 @@ class ClusterLoop:
                 next_index=decision.next_index,
                 version=version,
                 cluster_state=decision.cluster_state,
+                features=decision.features,
             )
         await self._write_shards(self._shards(state, rows))
         stored(state, rows, members, now)
@@ -255,13 +266,21 @@ class ClusterLoop:
                 raise done
 
     async def _write_head(
-        self, state: State, *, members: tuple[Member, ...], next_index: int, version: int, cluster_state: str
+        self,
+        state: State,
+        *,
+        members: tuple[Member, ...],
+        next_index: int,
+        version: int,
+        cluster_state: str,
+        features: int,
     ) -> None:
         assert self._head is not None
         desired = self._objects.desired()
         head = replace(
             self._head,
             state=cluster_state,
+            features=features,
             replicas=desired.replicas,
             members=members,
             next_member_index=next_index,
@@ -365,4 +384,5 @@ class ClusterLoop:
             next_index=self._head.next_member_index,
             version=self._head.member_list_version,
             cluster_state=self._head.state,
+            features=self._head.features,
         )

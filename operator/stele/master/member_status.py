@@ -20,6 +20,9 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     owned, held, alone = replica_index.owned[index], replica_index.number(index), replica_index.sole[index]
     life = life_of(state, index, view.desired, view.now)
     problem = "" if liveness is None else liveness.problem
+    verdict = _verdict(life, held, problem)
+    if liveness is not None and liveness.incompatible:
+        verdict = Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
@@ -35,7 +38,7 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         restarts=restarts,
         conditions=with_conditions(
             member.status.conditions,
-            [*progress_conditions(_verdict(life, held, problem)), _safe_to_evict(alone, held)],
+            [*progress_conditions(verdict), _safe_to_evict(alone, held)],
             member.metadata.generation,
             view.clock,
         ),

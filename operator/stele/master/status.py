@@ -42,6 +42,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         phase=phase,
         message=message,
         epoch=state.epoch,
+        features=state.operations.change.features,
         selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
         state=ClusterState(state.operations.change.state),
         members=members,

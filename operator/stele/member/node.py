@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.table import Partition
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.errors import SteleError
@@ -61,7 +62,7 @@ class Node:
     """Composes the parts, none of which knows it: each is given those that it needs.
 
     `failed` ends the process, which acknowledges nothing until then, because its disk may have lost data.
-    `wall` returns Unix seconds.
+    `wall` returns Unix seconds; `formats` are those that this build speaks.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class Node:
         failed: Callable[[str], None],
         services: Mapping[str, MigrationAwareService] | None = None,
         wall: Callable[[], float] = time.time,
+        formats: FormatRange = SPOKEN,
     ) -> None:
-        self.settings, self.engine = settings, engine
+        self.settings, self.engine, self.formats = settings, engine, formats
         self.volume, self.instance = files
         self._failed = failed
         self._sync_thread = ThreadPoolExecutor(1, "sync")
@@ -161,6 +163,7 @@ class Node:
         self.handovers = AbandonedHandovers(tablets, self.links, metadata, self.migrations, background)
         self.peers = Peers(
             settings,
+            self.formats,
             self.uuid,
             self.links,
             tablets,
@@ -188,12 +191,14 @@ class Node:
             bool(services),
         )
         self.planned_stop = PlannedStop(settings.lease_ms / 1000, tablets.table, background)
+        self.flusher = Flusher(self.volume, tablets, self.metadata, self.sessions.pin, background)
 
     def _compose_driving(self) -> None:
         tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
         replicator, answers, background = self.replicator, self.answers, self.background
         reporter = Reporter(
             self.settings,
+            self.formats,
             self.instance,
             tablets,
             replicator,
@@ -219,7 +224,6 @@ class Node:
             self.planned_stop,
             reporter,
         )
-        self.flusher = Flusher(self.volume, tablets, self.metadata, sessions.pin, background)
         expiry = Expiry(tablets, self.command_executor, answers, gate)
         self.ticker = Ticker(
             self.settings.heartbeat_ms / 1000,

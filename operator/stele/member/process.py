@@ -14,6 +14,7 @@ from aiohttp import web
 
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.core.formats import SPOKEN
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
 from stele.member.admin.http import Admin
@@ -45,6 +46,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
     try:
         # First: nothing may change on the volume while another process uses it.
         volume.lock()
+        volume.check_features(SPOKEN)
         volume.create_folders()
         try:
             return _open(settings, volume)

@@ -367,6 +367,8 @@ class TabletClusterStatus(Model):
     """One sentence that explains the phase."""
     epoch: int = count()
     """Leadership epoch of the current master."""
+    features: int = count()
+    """Format in force among operator and members, which never falls; a build that lacks it is refused."""
     selector: str = ""
     """Label selector of the members' pods, for kubectl scale and autoscalers."""
     state: ClusterState | None = None

@@ -48,6 +48,7 @@ class Reason(StrEnum):
     MEMBERS_STARTING = "MembersStarting"
     MEMBER_UNREACHABLE = "MemberUnreachable"
     MEMBERS_OUTDATED = "MembersOutdated"
+    MEMBERS_INCOMPATIBLE = "MembersIncompatible"
     MIGRATING = "Migrating"
     DRAINING = "Draining"
     UNDER_REPLICATED = "UnderReplicated"

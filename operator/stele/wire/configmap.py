@@ -14,7 +14,7 @@ nothing after the colon: no replica). The head's `members` maps indexes to membe
 uuid address data|lite` (address `-`: unknown).
 
 Both carry a format number. A text of another format, or with an unknown key or line, is rejected as Corrupt
-and never read in part.
+and never read in part. The head has format 2 and the key `features` once the cluster's features have RANGES.
 """
 
 import re
@@ -22,11 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stele.core.control.commands import ClusterState
+from stele.core.formats import FIRST, RANGES, SPOKEN
 from stele.core.table.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
 from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
 from stele.errors import BadInput, Corrupt
 
 FORMAT = "1"
+HEAD_FORMAT = "2"
 OBJECT_BYTES_MAX = 900 * 1024
 """Most bytes of one ConfigMap's keys and values; the API server's limit is 1 MiB, including metadata."""
 
@@ -35,6 +37,7 @@ _HEAD_KEYS = frozenset(
     {"format", "epoch", "state", "partitions", "replicas", "memberListVersion", "nextMemberIndex"}
     | {"stamp", "versionSum", "members"}
 )
+_KEYS_2 = _HEAD_KEYS | {"features"}
 _SHARD_KEYS = frozenset({"format", "epoch", "rows"})
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
@@ -47,7 +50,10 @@ _MEMBER_FIELDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards."""
+    """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards.
+
+    `features` are those in force in the cluster (`core.formats`), and never fall.
+    """
 
     epoch: int
     state: str
@@ -58,6 +64,7 @@ class Head:
     stamp: int
     version_sum: int
     members: tuple[Member, ...]
+    features: int = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,8 @@ def encode_head(head: Head) -> dict[str, str]:
         raise BadInput(f"the table names {len(head.members)} members; at most {MEMBERS_MAX} are possible")
     data = _sized(
         "the head of the table",
-        {
-            "format": FORMAT,
+        _head_format(head)
+        | {
             "epoch": str(head.epoch),
             "state": head.state,
             "partitions": str(head.partitions),
@@ -112,9 +119,20 @@ def encode_head(head: Head) -> dict[str, str]:
     return data
 
 
+def _head_format(head: Head) -> dict[str, str]:
+    if head.features < RANGES:
+        return {"format": FORMAT}
+    return {"format": HEAD_FORMAT, "features": str(head.features)}
+
+
 def decode_head(data: Mapping[str, str]) -> Head:
     """Parse a head. Raises Corrupt with the key and what was expected."""
-    _check_keys("table head", data, _HEAD_KEYS)
+    newer = _check_format("table head", data, FORMAT, HEAD_FORMAT) == HEAD_FORMAT
+    _check_keys("table head", data, _KEYS_2 if newer else _HEAD_KEYS)
+    features = _number(data, "features", RANGES, EPOCH_MAX) if newer else FIRST
+    if features > SPOKEN.most:
+        problem = f"the cluster uses format {features}; this version of Stele speaks {SPOKEN}"
+        raise Corrupt(f"table head: {problem}; use the version that wrote it", "UNKNOWN_FORMAT")
     if data["state"] not in _STATES:
         raise Corrupt(f"table head: state is {data['state']!r}; one of {', '.join(_STATES)} was expected")
     members = tuple(_read_member(number, line) for number, line in _lines("members", data["members"]))
@@ -128,6 +146,7 @@ def decode_head(data: Mapping[str, str]) -> Head:
         stamp=_number(data, "stamp", -(2**63), 2**63 - 1),
         version_sum=_number(data, "versionSum", 0, PARTITIONS_MAX * VERSION_MAX),
         members=members,
+        features=features,
     )
     _check_members(head)
     return head
@@ -157,6 +176,7 @@ def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str
 
 def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard:
     """Parse shard `number` of a table of `partitions`. Raises Corrupt with the invalid line."""
+    _check_format(f"shard {number}", data, FORMAT)
     _check_keys(f"shard {number}", data, _SHARD_KEYS)
     partition_range = shard_range(number, partitions)
     lines = list(_lines("rows", data["rows"]))
@@ -235,11 +255,15 @@ def _check_members(head: Head) -> None:
         raise Corrupt(f"table head: {problem}")
 
 
-def _check_keys(what: str, data: Mapping[str, str], known: frozenset[str]) -> None:
+def _check_format(what: str, data: Mapping[str, str], *known: str) -> str:
     format = data.get("format")
-    if format != FORMAT:
-        problem = f"format is {format!r}; this version of Stele reads {FORMAT!r}"
+    if format not in known:
+        problem = f"format is {format!r}; this version of Stele reads {' and '.join(map(repr, known))}"
         raise Corrupt(f"{what}: {problem}; use the version that wrote it", "UNKNOWN_FORMAT")
+    return format
+
+
+def _check_keys(what: str, data: Mapping[str, str], known: frozenset[str]) -> None:
     if data.keys() != known:
         missing, unknown = sorted(known - data.keys()), sorted(data.keys() - known)
         raise Corrupt(f"{what}: missing keys {missing}, unknown keys {unknown}")

@@ -6,7 +6,8 @@ from an older member.
 
 import msgspec
 
-from stele.core.control.commands import EXCHANGE_FORMAT, ExchangeReply, ExchangeRequest
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
+from stele.core.formats import SPOKEN
 from stele.errors import BadInput
 from stele.wire.unreadable import UNREADABLE
 
@@ -29,10 +30,10 @@ def decode_request(body: bytes) -> ExchangeRequest:
         return _request.decode(body)
     except UNREADABLE as error:
         written = _written_format(body)
-        if written not in (None, EXCHANGE_FORMAT):
-            text = f"format is {written}; this member supports {EXCHANGE_FORMAT}: use a master of its version"
+        if written is not None and not SPOKEN.speaks(written):
+            text = f"the cluster uses format {written}, this member speaks {SPOKEN}: upgrade the older one"
             raise BadInput(text, "UNKNOWN_FORMAT") from error
-        raise BadInput(f"invalid exchange of format {EXCHANGE_FORMAT}: {error}") from error
+        raise BadInput(f"invalid exchange: {error}") from error
 
 
 def _written_format(body: bytes) -> int | None:

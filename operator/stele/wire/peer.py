@@ -11,11 +11,12 @@ from typing import Annotated
 import msgspec
 
 from stele.core.control.commands import Slots, VersionNumber
+from stele.core.formats import UNSTATED, FormatRange
 from stele.core.kv.commands import ARGUMENTS_MAX
 from stele.core.table.ids import PARTITIONS_MAX
 
-PEER_FORMAT = 4
-"""Raised whenever members of the previous format could misread a message or a logged operation."""
+GREETING_FORMAT = 4
+"""What a greeting says for members of 0.1.0, which accept only this number; all others compare ranges."""
 
 AnswerCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
 """A value of core.tablet.follower.Code."""
@@ -35,19 +36,24 @@ RowValue = tuple[VersionNumber, Slots]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
-    """First message of a connection. The recipient closes it when an identity does not match."""
+    """First message of a connection.
+
+    The recipient closes it when an identity does not match, or when their formats do not meet.
+    """
 
     format: int
     cluster: str
     sender: int
     sender_uuid: str
     recipient_uuid: str
+    formats: FormatRange = UNSTATED
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
     """Confirms the recipient's identity."""
 
     uuid: str
+    formats: FormatRange = UNSTATED
 
 
 class HelloRejected(msgspec.Struct, array_like=True, frozen=True, tag="no"):
@@ -263,5 +269,11 @@ def decode_greeting(body: bytes) -> Message:
 def _decoded(decode: Callable[[bytes], Message], body: bytes) -> Message:
     try:
         return decode(body)
+    except msgspec.ValidationError as error:
+        # What msgspec says of a tag that no type of the union has.
+        if str(error).startswith("Invalid value") and str(error).endswith("- at `$[0]`"):
+            text = f"UNKNOWN_FORMAT: a message of a kind that this build does not know: {error}"
+            raise MessageError(f"{text}; upgrade this member") from error
+        raise MessageError(f"message of {len(body)} bytes: {error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"message of {len(body)} bytes: {error}") from error

@@ -73,7 +73,7 @@ async def test_a_member_that_tells_rows_and_terms_that_jump_is_not_followed(tmp_
         member = made.members[0]
         mine = next(p for p, row in made.rows.items() if row.replicas[0] == 1)
         row, version = made.rows[mine], made.rows[mine].version
-        hello = peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
+        hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
         reader, writer = await asyncio.open_connection(member.host, member.ports[1])
         items = [
             peer.ProbeItem(mine, VERSION_MAX, version, False, (VERSION_MAX, row.replicas)),

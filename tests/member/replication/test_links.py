@@ -42,7 +42,7 @@ async def test_a_frame_of_empty_lists(tmp_path: Path, greeted: bool) -> None:
     async with cluster(tmp_path, 2) as made:
         client, member = Client(made), made.members[0]
         assert await client.set(0, b"k", b"v")
-        hello = peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
+        hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
         first = [encode_frame(peer.encode_message(hello))] if greeted else []
         sent = empty_lists(FRAME_BYTES_MAX - 100 if greeted else 2 * MIB)
         before = forget_peak(member.process)
@@ -80,7 +80,7 @@ async def test_so_many_connections_without_a_greeting_and_one_of_each_member(tmp
         # The newest stay: a member that dials now is greeted although others hold all the places.
         assert left == [False] * 36 + [True] * limits.GREETINGS_MAX
         hello = encode_frame(
-            peer.encode_message(peer.Hello(peer.PEER_FORMAT, CLUSTER, 1, other.uuid, member.uuid))
+            peer.encode_message(peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, other.uuid, member.uuid))
         )
         older = await dial(hello)
         assert await asyncio.wait_for(older.readexactly(HEAD_BYTES), 10)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.formats import SPOKEN
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import Log
@@ -37,7 +38,7 @@ async def backup(made: SingleMember, *terms: int, commit: int = 0) -> None:
 
 
 class Who:
-    cluster, uuid, me = "cluster", "uuid-0", ME
+    cluster, uuid, me, formats = "cluster", "uuid-0", ME, SPOKEN
 
     def uuid_of(self, member: int) -> str | None:
         return {OTHER: "uuid-1"}.get(member)
@@ -76,14 +77,14 @@ def test_a_greeting_names_both_sides_or_nothing_is_taken(change: dict[str, Any],
     taken: list[peer.Message] = []
     inbound = Inbound(InboundConnections(cast("Any", Who()), lambda sender, message: taken.append(message)))
     wire = cast("Any", Wire())
-    hello = peer.Hello(peer.PEER_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0")
+    hello = peer.Hello(peer.GREETING_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0")
     inbound.received(wire, msgspec.structs.replace(hello, **change))
     answer = wire.sent[0]
     if code:
         assert isinstance(answer, peer.HelloRejected)
         assert (answer.code, code in wire.closed) == (code, True)
     else:
-        assert answer == peer.Welcome("uuid-0")
+        assert answer == peer.Welcome("uuid-0", SPOKEN)
     inbound.received(wire, peer.Heartbeat(1.0))
     assert taken == ([] if code else [peer.Heartbeat(1.0)])
 
@@ -93,7 +94,7 @@ async def test_requests_wait_while_their_sender_reads_no_answers(monkeypatch: py
     inbound = Inbound(InboundConnections(cast("Any", Who()), lambda sender, message: taken.append(message)))
     wire = cast("Any", Wire())
     inbound.opened(wire)
-    inbound.received(wire, peer.Hello(peer.PEER_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0"))
+    inbound.received(wire, peer.Hello(peer.GREETING_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0"))
     requests = [peer.Forward(n, 1, P, b"default", [[b"GET", b"k"]], 9) for n in range(4)]
     size = forwarded_bytes(requests[0])
     monkeypatch.setattr(limits, "FORWARDS_WAITING_BYTES_MAX", 3 * size)

@@ -1,12 +1,15 @@
 """The persisted table: read in either format, written in the new one, whole after a crash at any point."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from stele.core.control.commands import MemberInfo, Row
+from stele.core.formats import SPOKEN
 from stele.core.table.table import Partition, stamp_of
 from stele.errors import Corrupt
 from stele.member.replication.table_cache import TableCache
@@ -73,11 +76,48 @@ def test_a_crash_while_upgrading_leaves_a_whole_table(
     assert volume.load_table().rows == before.rows
 
 
-def test_a_table_of_a_later_format_is_put_aside(volume: Volume) -> None:
-    later = encode_file(TableFile()).replace(NEW_TITLE, b"stele TableFile 3\n")
-    volume.write({TABLE_FILE: later})
+def test_a_damaged_table_is_put_aside(volume: Volume) -> None:
+    damaged = encode_file(TableFile()).replace(NEW_TITLE, b"stele TableFile 3\n")
+    volume.write({TABLE_FILE: damaged})
+    volume.check_features(SPOKEN)
     assert volume.load_table() == TableFile()
-    assert volume.path("table/current.damaged").read_bytes() == later
+    assert volume.path("table/current.damaged").read_bytes() == damaged
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def of_a_later_format() -> bytes:
+    line, body = b"stele TableFile 4\n", b"whatever it holds"
+    return line + crc32c(line + body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (encode_file(TableFile(features=3)), "its cluster uses format 3, this member speaks formats 1 to 2"),
+        (of_a_later_format(), "it is b'stele TableFile 4.n', this build reads up to b'stele TableFile 3"),
+    ],
+)
+async def test_a_build_refuses_a_volume_that_a_newer_one_has_used_and_changes_nothing(
+    tmp_path: Path, content: bytes, text: str
+) -> None:
+    """The process says which build is needed, and ends; whatever the newer one wrote beside it stays."""
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        member = made.members[0]
+        assert await Client(made).set(0, b"k", b"v")
+        await member.stop()
+        (member.folder / TABLE_FILE).write_bytes(content)
+        before = contents(member.folder)
+        await member.start()
+        assert member.process is not None
+        assert await member.process.wait() == 1
+        said = member.log().splitlines()[-1]
+        assert said.startswith("stele-member: UNKNOWN_FORMAT: ")
+        assert re.search(text, said)
+        assert said.endswith("upgrade this member")
+        assert contents(member.folder) == before
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from stele.core.control.commands import (
     ResultCode,
 )
 from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.features import lacking
 from stele.core.control.publication import note_published
 from stele.core.control.reported import reported_jump
 from stele.core.control.state import Answer, Observation, State
@@ -97,10 +98,14 @@ def _is_credible(state: State, liveness: MemberLiveness, report: ExchangeReply, 
         if liveness.on_identity(report.uuid, member.uuid):
             text = f"{member.name} lost its volume: it is {report.uuid} now, not {member.uuid}"
             state.emit("MemberLost", text, warning=True)
+    elif text := lacking(state, report):
+        liveness.note_incompatible(text)
+        _complain(state, liveness, "MemberIncompatible", text)
     elif report.code != OK:
         _complain(state, liveness, "MemberRefuses", f"{report.code}: {report.detail}")
     else:
         liveness.on_identity(report.uuid, report.uuid)
+        liveness.note_incompatible("")
         text = reported_jump(state.table.stored, state.membership.list_version, report)
         if text:
             _complain(state, liveness, "MemberNotBelieved", text)

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from stele.core.formats import FIRST, UNSTATED, FormatRange
 from stele.core.placement.migration import Type
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 from stele.core.tablet.lifecycle import TabletState
@@ -41,6 +42,7 @@ class ResultCode(StrEnum):
     NO_SPACE = "NO_SPACE"
     STALE_EPOCH = "STALE_EPOCH"
     STARTING = "STARTING"
+    UNKNOWN_FORMAT = "UNKNOWN_FORMAT"
     WRONG_CLUSTER = "WRONG_CLUSTER"
     WRONG_MEMBER = "WRONG_MEMBER"
 
@@ -77,8 +79,6 @@ class Reason(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.code}: {self.detail}" if self.detail else self.code
 
-
-EXCHANGE_FORMAT = 1
 
 INDEX_MAX = 2**31 - 1
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
@@ -339,10 +339,11 @@ class Result(msgspec.Struct, frozen=True):
 class ExchangeRequest(msgspec.Struct, frozen=True):
     """One tick of the master for one member.
 
-    `recipient` is empty on first contact: the member then only identifies itself and reports, without
-    adopting or running anything. `members` and `rows` are those that this member lacks (`full`: every row).
-    `known` is the number of the last report that the master has received, 0 for none. `may_stop` answers
-    `ExchangeReply.stopping`: the master has nothing more to move off this member.
+    `format` is that of the cluster (its features), which the member persists before it uses it. `recipient`
+    is empty on first contact: the member then only identifies itself and reports, without adopting or running
+    anything. `members` and `rows` are those that this member lacks (`full`: every row). `known` is the number
+    of the last report that the master has received, 0 for none. `may_stop` answers `ExchangeReply.stopping`:
+    the master has nothing more to move off this member.
     """
 
     format: int
@@ -472,14 +473,16 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     """A member's reply, with its report `number`.
 
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
-    `BAD_REQUEST`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table if `want_tablets` was set;
-    `accepted` are rows agreed to but not published; `unserved` are owned partitions that do not serve yet.
+    `BAD_REQUEST`, `UNKNOWN_FORMAT`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table if
+    `want_tablets` was set; `accepted` are rows agreed to but not published; `unserved` are owned partitions
+    that do not serve yet.
     `tablets` are those that changed after report `base`, which the master has (0: all of them), `dropped` the
     partitions whose tablets are gone since then. `sessions` is None when the member does not report them;
     `staged` names the sessions with a staging directory here. `pod_uid` is that of the process's pod,
     `boot_id` that of its node's running kernel; both are empty when unknown. `started_seconds` is a time, in
     Unix seconds of the node's clock, between the start of the process and its first answer. `stopping` asks
-    the master to move everything off this member, which serves in full until it may stop.
+    the master to move everything off this member, which serves in full until it may stop. `formats` are
+    those that its build speaks, `features` is the highest format that was in force on its volume.
     """
 
     code: str
@@ -509,3 +512,5 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     boot_id: str = ""
     started_seconds: float = 0.0
     stopping: bool = False
+    formats: FormatRange = UNSTATED
+    features: int = FIRST

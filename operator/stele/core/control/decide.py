@@ -14,6 +14,7 @@ from stele.core.control.commands import Command
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import note_repaired, repair, unusable
 from stele.core.control.failover.take_over import take_over
+from stele.core.control.features import usable_features
 from stele.core.control.gc import collect_garbage
 from stele.core.control.invariants import hold
 from stele.core.control.member_list import Dictionary, holds_data, scale, set_members, update_dictionary
@@ -87,7 +88,7 @@ def _decision(
         jobs,
         tuple(state.events),
         busy or bool(commands) or _may_start_soon(state, observation),
-        operations.change.state_to_store,
+        *operations.change.values_to_store,
     )
 
 
@@ -101,7 +102,7 @@ def _may_start_soon(state: State, observation: Observation) -> bool:
 
 
 def _change_state(state: State, observation: Observation) -> Observation:
-    """Advance a change of the cluster state. Returns the observation with the state in effect."""
+    """Advance a change of the cluster state or features. Returns the observation with the state in effect."""
     change, desired = state.operations.change, observation.desired
     gone = unusable(state, desired, observation.now)
     processes = {
@@ -118,17 +119,35 @@ def _change_state(state: State, observation: Observation) -> Observation:
             state.table.stamp.value,
             state.membership.list_version,
             processes,
+            _desired_features(state, observation),
         ),
         state.new_id("c"),
     )
     change.forget(gone)
-    if before is Step.LOCKING and change.step is Step.WAITING and change.reason:
+    if before is Step.LOCKING and change.step is Step.WAITING and change.reason and change.changes_state:
         text = f"{change.desired} is not in effect, {change.state} is: {change.reason}"
         state.emit("ClusterStateRefused", text, warning=True)
     elif change.step is Step.COMMITTING:
-        state.emit("ClusterStateChanged", f"{change.desired} is in force, {len(processes)} members agreed")
+        _report_commit(state, len(processes))
     paused = desired.migration_paused or change.pending
     return replace(observation, desired=replace(desired, state=change.state, migration_paused=paused))
+
+
+def _desired_features(state: State, observation: Observation) -> int:
+    """Return the features to use: higher ones only while nothing runs or waits that they would delay."""
+    delays = bool(state.operations) or _may_start_soon(state, observation)
+    return (
+        state.operations.change.features if delays or observation.desired.paused else usable_features(state)
+    )
+
+
+def _report_commit(state: State, agreed: int) -> None:
+    change = state.operations.change
+    if change.changes_state:
+        state.emit("ClusterStateChanged", f"{change.desired} is in force, {agreed} members agreed")
+    if change.desired_features != change.features:
+        text = f"format {change.desired_features} is in force, which all members speak"
+        state.emit("FeaturesRaised", f"{text}; a build that does not is refused from now on")
 
 
 def stored(

@@ -111,6 +111,7 @@ class MemberLiveness:
     published: int = 0
     replaced_by_uuid: str = ""
     problem: str = ""
+    incompatible: str = ""
     refused_epoch: int = 0
     pod_states: dict[str, tuple[float, float]] = field(default_factory=dict)
     dead_incarnation: int = -1
@@ -187,6 +188,10 @@ class MemberLiveness:
         """Note its problem, empty for none. Returns whether that is new."""
         before, self.problem = self.problem, text
         return text != before
+
+    def note_incompatible(self, text: str) -> None:
+        """Note why its build cannot take part in the cluster; empty when it can."""
+        self.incompatible = text
 
     def note_published(self, number: int) -> None:
         """Note that it has the table up to that change; 0: it may have none of it."""

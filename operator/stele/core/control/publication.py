@@ -1,7 +1,6 @@
 """The content of one exchange: the rows and members that a member lacks, and its commands."""
 
 from stele.core.control.commands import (
-    EXCHANGE_FORMAT,
     Command,
     ExchangeReply,
     ExchangeRequest,
@@ -39,7 +38,7 @@ def exchange_request(
                 for each in state.table.members.values()
             )
     request = ExchangeRequest(
-        format=EXCHANGE_FORMAT,
+        format=state.operations.change.features,
         cluster=cluster,
         epoch=state.epoch,
         recipient="" if member is None else member.uuid,

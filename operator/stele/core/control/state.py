@@ -17,6 +17,7 @@ from stele.core.control.parts import Copies, Failover, Rebalance
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
+from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
 
@@ -118,7 +119,8 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Store `rows`, `dictionary` (None: unchanged) and `cluster_state` first; then carry out the rest."""
+    """Store `rows`, `dictionary` (None: unchanged), `cluster_state` and `features` first; then carry out the
+    rest."""
 
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
@@ -129,12 +131,14 @@ class Decision:
     events: tuple[ClusterEvent, ...]
     busy: bool
     cluster_state: str
+    features: int
 
 
 class State:
     """The memory of one leadership, in parts.
 
     `operations` has everything that takes several decisions, such as the `change` of the cluster state.
+    `spoken` are the formats that this build speaks.
     """
 
     __slots__ = (
@@ -148,6 +152,7 @@ class State:
         "operations",
         "rebalance",
         "recovered",
+        "spoken",
         "started_seconds",
         "table",
     )
@@ -162,15 +167,17 @@ class State:
         *,
         recovered: bool = False,
         cluster_state: str = ClusterState.ACTIVE,
+        features: int = SPOKEN.most,
+        spoken: FormatRange = SPOKEN,
     ) -> None:
         self.epoch, self.started_seconds = epoch, started_seconds
-        self.recovered = recovered
+        self.recovered, self.spoken = recovered, spoken
         self.decided_seconds = float("inf")
         self.events: list[ClusterEvent] = []
         self._sequence = 0
         self.membership = Membership(member_list_version, next_index)
         self.table = TableView(epoch, table)
-        self.operations = Operations(StateChange(cluster_state))
+        self.operations = Operations(StateChange(cluster_state, features=features))
         self.failover, self.rebalance, self.copies = Failover(), Rebalance(), Copies()
 
     def check(self) -> None:

@@ -79,11 +79,9 @@ class Exchange:
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
         if not self.started:
             return m.ResultCode.STARTING, "the member is loading its volume"
-        if request.format != m.EXCHANGE_FORMAT:
-            return (
-                m.ResultCode.BAD_REQUEST,
-                f"format is {request.format}; this member speaks {m.EXCHANGE_FORMAT}",
-            )
+        if not self._peers.spoken.speaks(request.format):
+            text = f"the cluster uses format {request.format}, this member speaks {self._peers.spoken}"
+            return m.ResultCode.UNKNOWN_FORMAT, text
         if request.cluster != self._cluster:
             return m.ResultCode.WRONG_CLUSTER, f"this member belongs to cluster {self._cluster}"
         if request.recipient and request.recipient != self._uuid:
@@ -112,6 +110,8 @@ class Exchange:
         await self._create_tablets(newer_rows)
         await self._metadata.save_table(newer_rows)
         failpoints.hit("table.saved")
+        table.features_saved()
+        self._peers.require(table.features)
         if reconnect:
             self._peers.connect()
         for row in table.newer(newer_rows):

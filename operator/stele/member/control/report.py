@@ -7,6 +7,7 @@ import msgspec
 
 from stele.core.control import commands as m
 from stele.core.delta import DeltaLog
+from stele.core.formats import FormatRange
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.migrations import Migrations, hand_over_point
@@ -38,6 +39,7 @@ class Reporter:
     """
 
     _settings: Settings
+    _formats: FormatRange
     _instance: Instance
     _tablets: TabletStore
     _replicator: Replicator
@@ -99,6 +101,8 @@ class Reporter:
             pod_uid=self._settings.pod_uid,
             boot_id=self._settings.boot_id,
             stopping=self._planned_stop.announced,
+            formats=self._formats,
+            features=table.features,
         )
 
     def _update_delta_log(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code
 from stele.core.tablet.lifecycle import TabletState
-from stele.errors import Corrupt
+from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
@@ -48,8 +48,13 @@ class Follower:
         }
 
     def _on_append(self, sender: Inbound, message: peer.Append) -> None:
-        acks = [self._append(sender.sender, item) for item in message.items]
-        self._replicator.reply(sender, peer.Acks(acks))
+        try:
+            acks = [self._append(sender.sender, item) for item in message.items]
+        except Unavailable as error:
+            # An operation of a later build: nothing here is damaged, and nothing of it is kept.
+            sender.close(str(error), invalid=True)
+        else:
+            self._replicator.reply(sender, peer.Acks(acks))
 
     def _on_heartbeat(self, sender: Inbound, message: peer.Heartbeat) -> None:
         seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._now())

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from stele.adapters.rpc.connection import Connection
 from stele.core.control.commands import MemberInfo
+from stele.core.formats import FIRST, FormatRange
 from stele.member import limits
 from stele.member.replication.request import Request
 from stele.wire import peer
@@ -31,6 +32,11 @@ class Identity(Protocol):
 
     @property
     def me(self) -> int: ...
+
+    @property
+    def formats(self) -> FormatRange:
+        """What this member speaks with others: nothing below the cluster's features."""
+        ...
 
     def uuid_of(self, member: int) -> str | None: ...
 
@@ -53,7 +59,7 @@ class Link:
     """A connection that this member dials.
 
     `behind` are partitions with something to send; `in_flight` the sizes of unacknowledged Append messages;
-    `requests` the forwarded requests, by id.
+    `requests` the forwarded requests, by id; `format` is that of the session.
     """
 
     def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
@@ -66,6 +72,7 @@ class Link:
         self._connection: Connection | None = None
         self._ended = asyncio.Event()
         self.ready = False
+        self.format = FIRST
         self.behind: dict[int, None] = {}
         self.in_flight: deque[int] = deque()
         self.in_flight_bytes = 0
@@ -108,7 +115,8 @@ class Link:
     def opened(self, connection: Connection) -> None:
         self._connection = connection
         identity = self._identity
-        hello = peer.Hello(peer.PEER_FORMAT, identity.cluster, identity.me, identity.uuid, self.uuid)
+        me, formats = identity.me, identity.formats
+        hello = peer.Hello(peer.GREETING_FORMAT, identity.cluster, me, identity.uuid, self.uuid, formats)
         connection.send(hello)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_welcome, connection)
 
@@ -121,15 +129,29 @@ class Link:
         if self.ready:
             self._events.link_message(self, message)
         elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
-            self.ready = True
-            connection.greeted()
-            self._last_logged = ""
-            log.info("member %d at %s: connected", self.member, self.host)
-            self._events.link_ready(self)
+            self._greeted(connection, message.formats)
         elif isinstance(message, peer.HelloRejected):
             self._log_once(f"refused: {message.code}: {message.detail}")
         else:
             connection.close(f"unexpected {type(message).__name__} before the greeting")
+
+    def _greeted(self, connection: Connection, formats: FormatRange) -> None:
+        common = self._identity.formats.common(formats)
+        if common is None:
+            text = f"UNKNOWN_FORMAT: it speaks {formats}, this member {self._identity.formats}"
+            self._log_once(f"refused: {text}: upgrade the older one")
+            connection.close(text)
+            return
+        self.ready, self.format = True, common
+        connection.greeted()
+        self._last_logged = ""
+        log.info("member %d at %s: connected, format %d", self.member, self.host, common)
+        self._events.link_ready(self)
+
+    def require(self, features: int) -> None:
+        """End a session of a format below the cluster's features: the other side lacks what is in force."""
+        if self.ready and self.format < features and self._connection is not None:
+            self._connection.close(_lacks(self.format, features))
 
     def drained(self, connection: Connection) -> None:
         self._events.link_drained(self)
@@ -216,12 +238,21 @@ class InboundConnections:
         if self._members.get(inbound.sender) is inbound:
             del self._members[inbound.sender]
 
+    def require(self, features: int) -> None:
+        """As `Link.require`, for all of them."""
+        for inbound in [each for each in self._members.values() if each.format < features]:
+            inbound.close(_lacks(inbound.format, features))
+
     def close_all(self, reason: str) -> None:
         for inbound in [*self._greeting, *self._members.values()]:
             inbound.close(reason)
 
     def __len__(self) -> int:
         return len(self._greeting) + len(self._members)
+
+
+def _lacks(number: int, features: int) -> str:
+    return f"the session has format {number}, the cluster uses {features} now"
 
 
 FORWARDS = (peer.Forward, peer.ForwardScan, peer.ForwardCount)
@@ -247,6 +278,7 @@ class Inbound:
         self._forwards: deque[peer.Message] = deque()
         self._forwards_bytes = 0
         self.sender = -1
+        self.format = FIRST
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
@@ -273,18 +305,17 @@ class Inbound:
             connection.send(rejection)
             connection.close(f"greeting from {connection.peer} refused: {rejection.code}: {rejection.detail}")
             return
-        self.sender = hello.sender
+        identity = self._all.identity
+        self.sender, self.format = hello.sender, min(hello.formats.most, identity.formats.most)
         self._all.greeted(self)
         connection.greeted()
-        connection.send(peer.Welcome(self._all.identity.uuid))
+        connection.send(peer.Welcome(identity.uuid, identity.formats))
 
     def _rejection(self, hello: peer.Hello) -> peer.HelloRejected | None:
         identity = self._all.identity
-        if hello.format != peer.PEER_FORMAT:
-            here = f"messages have format {hello.format}, this member speaks {peer.PEER_FORMAT}"
-            return peer.HelloRejected(
-                "UNKNOWN_FORMAT", f"{here}; run the same version of stele on all members"
-            )
+        if hello.format != peer.GREETING_FORMAT or identity.formats.common(hello.formats) is None:
+            sides = f"member {hello.sender} speaks {hello.formats}, member {identity.me} {identity.formats}"
+            return peer.HelloRejected("UNKNOWN_FORMAT", f"{sides}: upgrade the older one")
         if hello.cluster != identity.cluster:
             return peer.HelloRejected("WRONG_CLUSTER", f"this is cluster {identity.cluster}")
         if hello.recipient_uuid != identity.uuid:

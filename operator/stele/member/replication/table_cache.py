@@ -10,7 +10,10 @@ from stele.wire.storage.volume import StoredRow, TableFile
 
 
 class TableCache:
-    """Rows by partition. `epoch` is the highest epoch seen; versions never decrease."""
+    """Rows by partition. `epoch` is the highest epoch seen; versions never decrease.
+
+    `features` never decrease either, and are in force here once they are on the volume.
+    """
 
     def __init__(self, file: TableFile, uuid: str = "") -> None:
         """`uuid` is this member's own: tables in the legacy format lack its index."""
@@ -25,6 +28,7 @@ class TableCache:
         self.rows = [Partition(row.version, row.replicas) for row in file.rows]
         self._stamp = Stamp(row.version for row in self.rows)
         self._coming: tuple[Row, ...] = ()
+        self.features = self._coming_features = file.features
 
     def resize(self, partitions: int) -> None:
         """Set the number of partitions, once. Raises Corrupt when it was different before."""
@@ -78,6 +82,7 @@ class TableCache:
             request.epoch == self.epoch
             and request.self_index == self.me
             and request.state == self.state
+            and request.format <= self.features
             and not self.brings_members(request)
             and request.replicas in {0, self.replicas}
         )
@@ -88,9 +93,14 @@ class TableCache:
         self.epoch = max(self.epoch, request.epoch)
         self.replicas = request.replicas or self.replicas
         self.state = request.state
+        self._coming_features = max(self._coming_features, request.format)
         if self.brings_members(request):
             self.member_list_version = request.member_list_version
             self.members = {info.index: info for info in request.members}
+
+    def features_saved(self) -> None:
+        """Put in force the features that the saved file has."""
+        self.features = self._coming_features
 
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
@@ -118,4 +128,5 @@ class TableCache:
             member_list_version=self.member_list_version,
             members=tuple(self.members.values()),
             rows=tuple(rows),
+            features=self._coming_features,
         )

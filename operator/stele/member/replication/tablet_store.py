@@ -29,6 +29,7 @@ from stele.wire.storage.log_record import (
     KIND_AT,
     LOAD,
     PUT,
+    check_kind,
     check_record,
     split_batch,
     split_put,
@@ -54,10 +55,14 @@ def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
 
 
 def entries_of(record: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Return, in order, (suffix of the data key after `user_head`, stored value or None) of one operation."""
+    """Return, in order, (suffix of the data key after `user_head`, stored value or None) of one operation.
+
+    Raises Unavailable (UNKNOWN_FORMAT) for an operation of a later build.
+    """
     if record[KIND_AT] == PUT:
         return [split_put(record)]
     kind, keyspace, key, value, _ = split_record(record)
+    check_kind(kind)
     if kind == DELETE:
         return [(keys.user_tail(keyspace, key), None)]
     return [_entry(change) for change in split_batch(value)] if kind == BATCH else []

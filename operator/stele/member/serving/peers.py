@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stele.core.control.commands import MemberInfo
+from stele.core.formats import FormatRange
 from stele.member.background import Background
 from stele.member.replication.links import Inbound, InboundConnections, Link
 from stele.member.replication.replicator import Replicator
@@ -20,9 +21,13 @@ OnQuestion = Callable[[Inbound, Any], None]
 
 @dataclass(eq=False)
 class Peers:
-    """`links` are the sessions that this member began, by index; `inbound` those that others did."""
+    """`links` are the sessions that this member began, by index; `inbound` those that others did.
+
+    `spoken` are the formats that this build speaks.
+    """
 
     _settings: Settings
+    spoken: FormatRange
     uuid: str
     links: dict[int, Link]
     _tablets: TabletStore
@@ -43,6 +48,10 @@ class Peers:
     def me(self) -> int:
         return self._tablets.me
 
+    @property
+    def formats(self) -> FormatRange:
+        return FormatRange(max(self.spoken.least, self._tablets.table.features), self.spoken.most)
+
     def uuid_of(self, member: int) -> str | None:
         info = self._tablets.table.members.get(member)
         return None if info is None else info.uuid
@@ -59,6 +68,12 @@ class Peers:
         for index, info in wanted.items():
             if index not in self.links:
                 self.links[index] = self._link(info)
+
+    def require(self, features: int) -> None:
+        """End the sessions with members that lack the cluster's features."""
+        self.inbound.require(features)
+        for link in self.links.values():
+            link.require(features)
 
     def _link(self, info: MemberInfo) -> Link:
         return Link(info, self._settings.peer_port, self, self)

@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from stele.core.formats import FormatRange
 from stele.errors import Conflict, Corrupt, Unavailable
 from stele.member import limits
 from stele.member.storage import failpoints
@@ -162,6 +163,24 @@ class Volume:
         write_temporary(self.path(DAMAGED), reason.encode() + b"\n")
         os.replace(_temporary(self.path(DAMAGED)), self.path(DAMAGED))
         sync_folder(self.root)
+
+    def check_features(self, spoken: FormatRange) -> None:
+        """Raise Conflict (UNKNOWN_FORMAT) when a newer build has used the volume; it is not changed.
+
+        A damaged table says nothing and is set aside later.
+        """
+        newer = f"the volume {self.root} was used by a newer build"
+        try:
+            features = decode_table(self.path(TABLE_FILE).read_bytes(), TABLE_FILE).features
+        except FileNotFoundError:
+            return
+        except Corrupt as error:
+            if error.code == "UNKNOWN_FORMAT":
+                raise Conflict(f"{newer}: {error.text}; upgrade this member", error.code) from error
+            return
+        if features > spoken.most:
+            text = f"its cluster uses format {features}, this member speaks {spoken}; upgrade this member"
+            raise Conflict(f"{newer}: {text}", "UNKNOWN_FORMAT")
 
     def load_instance(self, cluster: str, new_uuid: str) -> Instance:
         """Return the volume's identity with its incarnation incremented; `new_uuid` is for an empty volume.

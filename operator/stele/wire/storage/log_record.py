@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
-from stele.errors import Corrupt
+from stele.errors import Corrupt, Unavailable
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 from stele.wire.storage.load_value import LOAD_ID, decode_load
 
@@ -21,6 +21,7 @@ PUT = 1
 DELETE = 2
 BATCH = 3
 LOAD = 4
+KINDS = frozenset({NOOP, PUT, DELETE, BATCH, LOAD})
 
 _HEAD = struct.Struct(">QBQBI")
 HEAD_BYTES = _HEAD.size
@@ -98,18 +99,28 @@ def split_put(record: bytes) -> tuple[bytes, bytes]:
 
 
 def check_record(record: bytes) -> None:
-    """Raise Corrupt when bytes from another process are not an operation."""
+    """Raise Corrupt when bytes from another process are not an operation.
+
+    Raises Unavailable (UNKNOWN_FORMAT) for one of a kind that only later builds know.
+    """
     if len(record) < HEAD_BYTES:
         raise Corrupt(f"log record of {len(record)} bytes; at least {HEAD_BYTES} were expected")
     _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
+    check_kind(kind)
     if kind == BATCH:
         split_batch(record[HEAD_BYTES + keyspace_bytes + key_bytes :])
     elif kind == LOAD:
         _check_load(record)
-    if kind > LOAD or keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
+    if keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
         raise Corrupt(f"log record of kind {kind}, keyspace {keyspace_bytes} and key {key_bytes} bytes")
     if len(record) < HEAD_BYTES + keyspace_bytes + key_bytes:
         raise Corrupt("log record is shorter than its keyspace and key")
+
+
+def check_kind(kind: int) -> None:
+    if kind not in KINDS:
+        text = f"log record of kind {kind}, which this build does not know: upgrade this member"
+        raise Unavailable(text, "UNKNOWN_FORMAT")
 
 
 def _check_load(record: bytes) -> None:

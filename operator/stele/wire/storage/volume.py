@@ -1,15 +1,18 @@
 """Files on a member's volume, and a tablet's own state in the database.
 
 A file is one line with its kind and format (readable with `head -1`), the crc32c of the rest (4 bytes,
-big-endian), and msgpack. Unknown kinds, formats and fields are rejected; nothing is guessed.
+big-endian), and msgpack. In later formats of a kind the checksum covers the first line, too, so that a newer
+format is told from a damaged line. Unknown kinds and formats are rejected; nothing is guessed.
 """
 
+import re
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
 from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slots, VersionNumber
+from stele.core.formats import FIRST, RANGES
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
 from stele.core.tablet.lifecycle import TabletState
@@ -128,7 +131,7 @@ class StoredRow(msgspec.Struct, frozen=True, array_like=True):
     replicas: Slots
 
 
-class TableFile(msgspec.Struct, frozen=True):
+class TableFile2(msgspec.Struct, frozen=True):
     """The published table as this member knows it, and the highest epoch that it has seen.
 
     The member dictionary (index, name, UUID, address) is followed by one row per partition.
@@ -141,6 +144,12 @@ class TableFile(msgspec.Struct, frozen=True):
     member_list_version: int = 0
     members: tuple[MemberInfo, ...] = ()
     rows: Annotated[tuple[StoredRow, ...], msgspec.Meta(max_length=PARTITIONS_MAX)] = ()
+
+
+class TableFile(TableFile2, frozen=True):
+    """The same with the cluster's features; written once those have RANGES, as TableFile2 before."""
+
+    features: Annotated[int, msgspec.Meta(ge=FIRST)] = FIRST
 
 
 class LegacyTableFile(msgspec.Struct, frozen=True):
@@ -161,9 +170,14 @@ class DataState(msgspec.Struct, array_like=True):
     keyspaces: dict[bytes, tuple[int, int]]
 
 
-T = TypeVar("T", Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile)
+T = TypeVar(
+    "T", Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, TableFile2, LegacyTableFile
+)
 _encoder = msgspec.msgpack.Encoder()
-_kinds = (Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, LegacyTableFile, DataState)
+_kinds = (
+    *(Instance, LogEnd, Superblock, Consensus, ServicesFile),
+    *(TableFile, TableFile2, LegacyTableFile, DataState),
+)
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
 _TITLES = {
     Instance: b"stele Instance 1\n",
@@ -172,9 +186,15 @@ _TITLES = {
     Consensus: b"stele Consensus 1\n",
     ServicesFile: b"stele ServicesFile 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
-    TableFile: b"stele TableFile 2\n",
+    TableFile2: b"stele TableFile 2\n",
+    TableFile: b"stele TableFile 3\n",
 }
 """First line of each file: its kind and format."""
+
+_LINE_CHECKED = frozenset({TableFile})
+"""Kinds whose checksum covers the first line."""
+
+_TABLE_LINE = re.compile(rb"stele TableFile (\d{1,9})\n")
 
 encode_state = _encoder.encode
 
@@ -190,11 +210,18 @@ def decode_state(stored: bytes) -> DataState:
 
 
 def encode_file(
-    value: Instance | LogEnd | Superblock | Consensus | ServicesFile | TableFile | LegacyTableFile,
+    value: Instance | LogEnd | Superblock | Consensus | ServicesFile | TableFile2 | LegacyTableFile,
 ) -> bytes:
-    """Encode a file."""
-    body = _encoder.encode(value)
-    return _TITLES[type(value)] + crc32c(body).to_bytes(4, "big") + body
+    """Encode a file, a table in the format that its features allow."""
+    if isinstance(value, TableFile) and value.features < RANGES:
+        value = TableFile2(*(getattr(value, name) for name in TableFile2.__struct_fields__))
+    title, body = _TITLES[type(value)], _encoder.encode(value)
+    return title + _checksum(type(value), body) + body
+
+
+def _checksum(kind: type, body: bytes) -> bytes:
+    covered = _TITLES[kind] + body if kind in _LINE_CHECKED else body
+    return crc32c(covered).to_bytes(4, "big")
 
 
 def decode_file(kind: type[T], content: bytes, name: str) -> T:
@@ -205,7 +232,7 @@ def decode_file(kind: type[T], content: bytes, name: str) -> T:
             f"{name}: it begins with {content[:40]!r}; {title!r} was expected", code="UNKNOWN_FORMAT"
         )
     body = content[len(title) + 4 :]
-    if crc32c(body).to_bytes(4, "big") != content[len(title) : len(title) + 4]:
+    if _checksum(kind, body) != content[len(title) : len(title) + 4]:
         raise Corrupt(f"{name}: the checksum is wrong; the file is damaged")
     try:
         value = _decoders[kind].decode(body)
@@ -216,19 +243,34 @@ def decode_file(kind: type[T], content: bytes, name: str) -> T:
 
 
 def decode_table(content: bytes, name: str) -> TableFile:
-    """Decode a stored table of the present or the legacy format, whose version applies to every partition.
+    """Decode a stored table of the present format, the one before, or the legacy one.
 
-    Raises Corrupt as `decode_file` does, and for a row or dictionary that breaks a rule of
-    `core.table.table`.
+    The version of a legacy table applies to every partition. Raises Corrupt as `decode_file` does, and for a
+    row or dictionary that breaks a rule of `core.table.table`; with UNKNOWN_FORMAT only for a whole file.
     """
+    _check_table_line(content, name)
     if content.startswith(_TITLES[LegacyTableFile]):
         old = decode_file(LegacyTableFile, content, name)
         rows = tuple(StoredRow(old.version, replicas) for replicas in old.rows)
         table = TableFile(members=old.members, rows=rows)
+    elif content.startswith(_TITLES[TableFile2]):
+        table = TableFile(*msgspec.structs.astuple(decode_file(TableFile2, content, name)))
     else:
         table = decode_file(TableFile, content, name)
     _check_table(table, name)
     return table
+
+
+def _check_table_line(content: bytes, name: str) -> None:
+    """Raise Corrupt for a first line of another kind, a damaged one, or a whole file of a later format."""
+    found = _TABLE_LINE.match(content)
+    if found is not None and found[0] in (_TITLES[TableFile], _TITLES[TableFile2], _TITLES[LegacyTableFile]):
+        return
+    line, known = content[:40] if found is None else found[0], _TITLES[TableFile]
+    checksum, body = content[len(line) : len(line) + 4], content[len(line) + 4 :]
+    if found is None or int.from_bytes(checksum, "big") != crc32c(line + body):
+        raise Corrupt(f"{name}: it begins with {line!r}; {known!r} was expected")
+    raise Corrupt(f"{name}: it is {line!r}, this build reads up to {known!r}", "UNKNOWN_FORMAT")
 
 
 def _check_table(table: TableFile, name: str) -> None:

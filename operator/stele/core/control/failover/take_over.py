@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from stele.core.control.recovery import resolve
 from stele.core.control.state import Observation, State
+from stele.core.formats import FIRST
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
@@ -43,6 +44,7 @@ def take_over(state: State, observation: Observation) -> bool:
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
     state.membership.raise_list_version(report.member_list_version for report in reports)
+    state.operations.change.restore_features(max((report.features for report in reports), default=FIRST))
     state.recovered = True
     if state.table.members:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"

@@ -1,11 +1,13 @@
-"""A change of the cluster's state as a transaction over all members (docs/decisions/0025-cluster-states.md).
+"""A change of the cluster's state or features as a transaction over all members.
 
-    STEADY -> WAITING      another state is desired: nothing new starts, running operations end
+See docs/decisions/0025-cluster-states.md and docs/internals/formats.md.
+
+    STEADY -> WAITING      other values are desired: nothing new starts, running operations end
     WAITING -> LOCKING     no operation runs: every member is asked to lock
     LOCKING -> COMMITTING  all agreed, with the table and member list that the master has
     LOCKING -> WAITING     one refused or was silent for LOCK_SECONDS: rolled back, retried later
-    COMMITTING -> STEADY   the head ConfigMap has the new state, which is in effect
-    any before COMMITTING -> STEADY or WAITING when the desired state changes again
+    COMMITTING -> STEADY   the head ConfigMap has the new values, which are in effect
+    any before COMMITTING -> STEADY or WAITING when the desired values change again
 
 The write of the head is the commit. A new master reads the head: the change is done, or it starts again.
 """
@@ -24,6 +26,7 @@ from stele.core.control.commands import (
     UnlockState,
 )
 from stele.core.control.invariants import hold
+from stele.core.formats import FIRST
 from stele.core.table.ids import MemberIndex
 from stele.core.transitions import check_step
 
@@ -53,7 +56,8 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 class ChangeInput:
     """Input of one decision: `members` are those that must agree, with their process's incarnation.
 
-    `under_way` counts migrations and promotions that must end first.
+    `under_way` counts migrations and promotions that must end first. `features` are those in effect, or the
+    higher ones that all members speak.
     """
 
     desired: str
@@ -62,11 +66,13 @@ class ChangeInput:
     stamp: int
     member_list_version: int
     members: Mapping[MemberIndex, int]
+    features: int = FIRST
 
 
 @dataclass(slots=True)
 class StateChange:
-    """Invariant: `state`, which is in effect, changes only after all members agreed and it was stored.
+    """Invariant: `state` and `features`, which are in effect, change only after all members agreed and they
+    were stored.
 
     An agreement is valid for the process that made it, and for its table and member list.
     """
@@ -82,6 +88,8 @@ class StateChange:
     agreed: dict[MemberIndex, tuple[int, tuple[int, int]]] = field(default_factory=dict)
     refused: dict[MemberIndex, str] = field(default_factory=dict)
     unlocking: dict[MemberIndex, str] = field(default_factory=dict)
+    features: int = FIRST
+    desired_features: int = FIRST
     _asked: frozenset[MemberIndex] = frozenset()
     _processes: dict[MemberIndex, int] = field(default_factory=dict)
 
@@ -93,6 +101,16 @@ class StateChange:
     def done(self) -> bool:
         return not self.pending and not self.unlocking
 
+    @property
+    def values_to_store(self) -> tuple[str, int]:
+        """Return the state and the features that the head is to have."""
+        committing = self.step is Step.COMMITTING
+        return (self.desired, self.desired_features) if committing else (self.state, self.features)
+
+    def restore_features(self, shown: int) -> None:
+        """Note what members had in effect: a head with less is an older copy."""
+        self.features = max(self.features, shown)
+
     def has_sent(self, id: str) -> bool:
         return bool(id) and (id == self.id or id in self.unlocking.values())
 
@@ -101,9 +119,9 @@ class StateChange:
         return self.step is not Step.STEADY
 
     @property
-    def state_to_store(self) -> str:
-        """The state of the head: the one that is committed now, otherwise the one in effect."""
-        return self.desired if self.step is Step.COMMITTING else self.state
+    def changes_state(self) -> bool:
+        """Whether another state is desired, and not only higher features."""
+        return self.pending and self.desired != self.state
 
     def enter(self, to: Step, reason: str = "") -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
@@ -117,13 +135,14 @@ class StateChange:
         """Advance as far as one decision can. `id` is for a lock that starts now."""
         if self.step is Step.COMMITTING:
             return
-        if given.desired == self.state:
+        target = given.desired, given.features
+        if target == (self.state, self.features):
             if self.pending:
                 self.enter(Step.STEADY)
             return
-        if self.pending and given.desired != self.desired and self.step is Step.LOCKING:
+        if target != (self.desired, self.desired_features) and self.step is Step.LOCKING:
             self.enter(Step.WAITING)
-        self.desired = given.desired
+        self.desired, self.desired_features = target
         if self.step is Step.STEADY:
             self.enter(Step.WAITING)
         if self.step is Step.WAITING:
@@ -182,15 +201,18 @@ class StateChange:
                 self.refused[member] = f"{result.code}: {result.detail}"
 
     def stored(self) -> None:
-        """Apply what was stored: a committed state is now in effect."""
+        """Apply what was stored: committed values are now in effect."""
         if self.step is Step.COMMITTING:
-            self.state = self.desired
+            self.state, self.features = self.desired, self.desired_features
             self.enter(Step.STEADY)
 
     def check(self) -> None:
         """Raise BrokenInvariant when it is about to commit what not all members agreed to."""
         locks = self.step in (Step.LOCKING, Step.COMMITTING)
-        hold(not locks or (self.id and self.desired != self.state), "{} has no lock", self.step.value)
+        changes = (self.desired, self.desired_features) != (self.state, self.features)
+        hold(not locks or (self.id and changes), "{} has no lock", self.step.value)
+        grows = not locks or self.desired_features >= self.features
+        hold(grows, "features fall from {} to {}", self.features, self.desired_features)
         agreed = self.step is not Step.COMMITTING or self._asked <= self.agreed.keys()
         hold(
             agreed,

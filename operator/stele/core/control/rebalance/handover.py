@@ -21,7 +21,7 @@ those of users, and the others are asked for again.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.move import MigrationOperation, begin
@@ -29,6 +29,7 @@ from stele.core.control.operations.promotion import Promotion
 from stele.core.control.parts import Demotion
 from stele.core.control.rebalance.planner import expected_members
 from stele.core.control.state import Observation, State
+from stele.core.formats import SWAPS
 from stele.core.placement.assignment import DataMember
 from stele.core.placement.handover import handover
 from stele.core.placement.migration import Migration, Type
@@ -105,7 +106,11 @@ def _owned(state: State, member: MemberIndex) -> list[PartitionId]:
 
 def _handover(state: State, member: MemberIndex, members: Sequence[DataMember]) -> Plan:
     owned, to = _owned(state, member), demoted(state).get(member)
-    return handover(state.table.stored, member, members, to=to, partitions=owned)
+    if state.operations.change.features >= SWAPS:
+        return handover(state.table.stored, member, members, to=to, partitions=owned)
+    plan = handover(state.table.stored, member, (), to=to, partitions=owned)
+    text = f"format {SWAPS}, which a hand-over needs, is not in force: not all members speak it"
+    return replace(plan, refusals=tuple(replace(each, detail=text) for each in plan.refusals))
 
 
 def _unsettled(state: State, member: MemberIndex, owned: Iterable[PartitionId]) -> int:
