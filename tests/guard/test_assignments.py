@@ -24,6 +24,7 @@ RECORDS = [
     ("rebalance", "core/control/parts.py:Rebalance", "core/control/rebalance/", "see test_writers"),
     ("plans", "core/control/parts.py:Rebalance", "core/control/rebalance/", "`state.rebalance`"),
     ("copies", "core/control/parts.py:Copies", "core/control/rebalance/", "see test_writers"),
+    ("stops", "core/control/parts.py:PlannedStops", "core/control/restarts/", "see test_writers"),
     ("progress", "core/control/progress.py:RebalanceProgress", "core/control/", "as `state`"),
     ("operation", "core/control/operations/move.py:MigrationOperation", "core/control/", "as `state`"),
     ("promotion", "core/control/operations/promotion.py:Promotion", "core/control/", "as `state`"),

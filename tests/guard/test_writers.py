@@ -9,7 +9,7 @@ import pytest
 
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.membership import Membership
-from stele.core.control.parts import Copies, Failover, Rebalance
+from stele.core.control.parts import Copies, Failover, PlannedStops, Rebalance
 from stele.core.control.table_view import TableView
 from stele.core.table.table import PartitionTable
 
@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[frozenset[str], str]] = {
     "rebalance": (frozenset(each.name for each in fields(Rebalance)), "core/control/rebalance/"),
     "copies": (frozenset(each.name for each in fields(Copies)), "core/control/rebalance/copy_"),
     "table": (TABLE, "core/control/table_view.py"),
+    "stops": (frozenset(each.name for each in fields(PlannedStops)), "core/control/restarts/"),
     "membership": (MEMBERSHIP, "core/control/membership.py"),
     "liveness": (LIVENESS, "core/control/failure_detector.py"),
 }

@@ -13,6 +13,7 @@ from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.master.loop import ClusterLoop, Pace
+from stele.master.restarts import RESTART_SECONDS
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 from tests.fakes.copier import NoCopier
@@ -65,6 +66,9 @@ class Pod:
     address: str
     process: int = 1
     ended: bool = False
+    outdated: bool = False
+    terminating: bool = False
+    problem: str = ""
 
     @property
     def started_seconds(self) -> float:
@@ -89,6 +93,12 @@ class FakeWorld:
     weights: dict[MemberIndex, int] = field(default_factory=dict)
     asked: dict[str, RebalanceRequest] = field(default_factory=dict)
     shown_epoch: int = 0
+    restarting: dict[MemberIndex, float] = field(default_factory=dict)
+    restarts: list[MemberIndex] = field(default_factory=list)
+    on_restart: Callable[[MemberIndex], None] = lambda index: None
+    broken: str = ""
+    """Why pods made from now on cannot start."""
+    seconds: Callable[[], float] = lambda: 0.0
 
     @property
     def cluster_uid(self) -> str:
@@ -113,6 +123,8 @@ class FakeWorld:
                 pod=self._pod(index),
                 weight=self.weights.get(index, 1),
                 zone=self.zones.get(index, ()),
+                outdated=index in self.pods and self.pods[index].outdated,
+                restart_until_seconds=self.restarting.get(index),
             )
             for index in sorted(self.members)
         )
@@ -122,7 +134,8 @@ class FakeWorld:
         if pod is None:
             return None
         since = pod.started_seconds + pod.ended
-        return PodFacts(pod.uid, pod.address, str(pod.process), pod.ended, since_seconds=since)
+        process = "" if pod.problem else str(pod.process)
+        return PodFacts(pod.uid, pod.address, process, pod.ended, pod.terminating, since, pod.problem)
 
     def requests(self) -> tuple[RebalanceRequest, ...]:
         return tuple(self.asked.values())
@@ -144,7 +157,9 @@ class FakeWorld:
 
     def start_pod(self, index: MemberIndex) -> None:
         address = f"10.0.0.{next(self.addresses)}"
-        self.pods[index] = Pod(f"pod-{address}", address)
+        self.pods[index] = Pod(f"pod-{address}", address, problem=self.broken)
+        if self.broken:
+            return
         member = self.volumes.get(index)
         if member is None:
             member = self.volumes[index] = FakeMember(self.net, address, f"uuid-{address}", CLUSTER)
@@ -159,6 +174,25 @@ class FakeWorld:
         pod = self.pods.pop(index, None)
         if pod is not None:
             self.net.members.pop(pod.address).alive = False
+
+    async def restart_member(self, index: MemberIndex, pod_uid: str) -> None:
+        """The pod goes at once; a test may look at the table just before."""
+        self.restarting[index] = self.seconds() + RESTART_SECONDS
+        pod = self.pods.get(index)
+        if pod is not None and pod.uid == pod_uid:
+            self.on_restart(index)
+            self.restarts.append(index)
+            del self.pods[index]
+            if (member := self.net.members.pop(pod.address, None)) is not None:
+                member.alive = False
+
+    async def finish_restart(self, index: MemberIndex) -> None:
+        self.restarting.pop(index, None)
+
+    def outdate(self) -> None:
+        """The spec changed: every pod is older than it."""
+        for pod in self.pods.values():
+            pod.outdated = True
 
     async def ensure_shared(self) -> None:
         return
@@ -229,6 +263,7 @@ class Harness:
         self.world = FakeWorld(self.net, desired_spec(members, replicas, **desired), partitions)  # type: ignore[arg-type]
         self.shared = StoredObjects()
         self.clock = 1000.0
+        self.world.seconds = lambda: self.clock
         self.written: dict[int, set[int]] = {}
         self.values = itertools.count(1)
         self.fuse = Fuse()
@@ -414,9 +449,12 @@ class Harness:
         }
 
     def notice_deaths(self) -> None:
-        """The kubelet tells of processes that died on their own."""
+        """The kubelet tells of processes that died on their own, or ended because they may stop."""
+        for index in self.world.pods.keys() & self.world.volumes.keys():
+            if self.world.volumes[index].may_stop:
+                self.kill(index)
         for index, pod in self.world.pods.items():
-            pod.ended = pod.ended or not self.world.volumes[index].alive
+            pod.ended = pod.ended or (index in self.world.volumes and not self.world.volumes[index].alive)
 
     def kill(self, index: int) -> None:
         """SIGKILL: the process is gone, Kubernetes tells of it at once."""

@@ -75,6 +75,15 @@ def _kill_owner(harness: Harness) -> None:
     harness.kill(harness.table().partitions[0].owner or 0)
 
 
+def _outdate(harness: Harness) -> None:
+    harness.world.outdate()
+
+
+def _stop(harness: Harness) -> None:
+    """A member says that it stops, and ends once it may."""
+    harness.world.volumes[1].stopping = True
+
+
 def _nothing(harness: Harness) -> None:
     return
 
@@ -94,6 +103,8 @@ SCENARIOS: dict[str, Scenario] = {
     "promotion of a lite member": Scenario(3, 1, 2, _lite(), None, _lite(2)),
     "emptying for a lite member": Scenario(3, 1, 2, _lite(0), Type.MOVE),
     "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
+    "rolling update": Scenario(3, 3, 2, _outdate),
+    "planned stop": Scenario(3, 3, 2, _stop),
     "scale down": Scenario(3, 3, 2, _change_spec(members=2), Type.MOVE),
 }
 

@@ -39,6 +39,8 @@ def _verdict(cluster: TabletCluster, view: View) -> Verdict:
         return Progress.STALLED, stalled[0].reason, "; ".join(problem.message for problem in stalled)
     if left := _left_to_do(view):
         return Progress.HELD if _is_held(view) else Progress.UNDER_WAY, *left
+    if view.rolling:
+        return Progress.UNDER_WAY, Reason.ROLLING_UPDATE, view.update
     return Progress.DONE, Reason.AS_DESIRED, view.as_desired
 
 
@@ -196,6 +198,9 @@ def _progressing(view: View) -> Observed:
     type_, state = ConditionType.PROGRESSING, view.state
     if view.waits and not state.operations.migrations:
         return type_, False, Reason.WAITS_FOR_APPROVAL, view.waits
+    if view.rolling:
+        text = f"{view.updated} of {view.desired.members} members are updated; {view.update}"
+        return type_, True, Reason.ROLLING_UPDATE, text
     if view.moving:
         reason = Reason.DRAINING if state.membership.leaving else Reason.MIGRATING
         return type_, True, reason, view.migrations_left
@@ -237,6 +242,9 @@ def _paused(view: View) -> Observed:
 def _stuck(view: View) -> list[Problem]:
     """Report migrations that do not go on by themselves."""
     state = view.state
+    if state.stops.update_problem:
+        text = f"{state.stops.update_problem}; correct the spec, or: kubectl stele rollout undo {view.name}"
+        return [Problem(Reason.UPDATE_FAILED, text)]
     if (lack := waiting_for_space(state)) is not None:
         return [Problem(Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}")]
     if state.rebalance.service_failures:

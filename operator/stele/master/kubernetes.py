@@ -18,7 +18,7 @@ from stele.adapters.kubernetes.api import (
 )
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import ClusterEvent, DesiredSpec, State
+from stele.core.control.state import ClusterEvent, DesiredSpec, State, UpdatePolicy
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
 from stele.errors import Stale
@@ -31,7 +31,9 @@ from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
 from stele.master.nodes import Nodes
 from stele.master.plans import RebalanceRequests, show_plans
+from stele.master.restarts import RESTARTING_UNTIL, Restarts, problem_of
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
+from stele.master.revision_history import RevisionHistory
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status
 from stele.master.view import View, partition_counts
@@ -64,6 +66,8 @@ class KubernetesClusterObjects:
         self._children = Children(api, cache, cluster.metadata.namespace)
         self._requests = RebalanceRequests()
         self._nodes = Nodes(api)
+        self._revisions = RevisionHistory(api)
+        self._restarts = Restarts(api, cache, clock_at)
         self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
         self._listed: dict[str, tuple[Object, TabletMember]] = {}
@@ -109,6 +113,7 @@ class KubernetesClusterObjects:
 
     def member_objects(self) -> tuple[MemberObject, ...]:
         members = []
+        cluster = self.cluster()
         self._listed = {}
         for stored in self._members():
             member = self._member(stored)
@@ -117,6 +122,7 @@ class KubernetesClusterObjects:
             self._listed[member.metadata.name] = stored, member
             pod = self._pod(stored)
             former = self._cache.removed(PODS, self.namespace, member.metadata.name)
+            annotations = member.metadata.annotations
             members.append(
                 MemberObject(
                     member.spec.index,
@@ -128,6 +134,9 @@ class KubernetesClusterObjects:
                     member.spec.weight,
                     self._zone(member, pod),
                     None if former is None else pod_facts(former),
+                    bool(self._outdated_pod(cluster, stored, member)),
+                    self._restarts.kept_until_seconds(annotations),
+                    self._restarts.seconds_of(annotations, RESTARTING_UNTIL),
                 )
             )
         return tuple(members)
@@ -267,6 +276,17 @@ class KubernetesClusterObjects:
             await children.delete(PODS, name, member["metadata"]["uid"])
             await children.delete(MEMBERS, name, uid)
 
+    async def restart_member(self, index: MemberIndex, pod_uid: str) -> None:
+        """Note that the member restarts, then delete its pod; `ensure_member` makes the next one."""
+        member = self._children.find(MEMBERS, manifests.name_of(self.name, index), self.cluster_uid)
+        if member is not None:
+            await self._restarts.begin(member, pod_uid)
+
+    async def finish_restart(self, index: MemberIndex) -> None:
+        member = self._children.find(MEMBERS, manifests.name_of(self.name, index), self.cluster_uid)
+        if member is not None:
+            await self._restarts.finish(member)
+
     async def ensure_shared(self) -> None:
         """Create or update the services, the budget and the copier."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
@@ -280,6 +300,7 @@ class KubernetesClusterObjects:
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
             await children.apply(BUDGETS, budget, uid)
         await self._ensure_copier(cluster)
+        await self._revisions.note(cluster)
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
         """Keep a pod as specified. An outdated one is deleted once no Spark job is running."""
@@ -400,6 +421,9 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         spark_idle_seconds=spec.spark.idle_seconds,
         fragments=spec.migration.fragments,
         bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
+        update=UpdatePolicy(
+            spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
+        ),
     )
 
 
@@ -418,7 +442,8 @@ def pod_facts(pod: Object) -> PodFacts:
     process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
     address = str(status.get("podIP", ""))
     terminating = bool(meta.get("deletionTimestamp"))
-    return PodFacts(meta["uid"], address, process, bool(ended), terminating, _since_seconds(container))
+    since = _since_seconds(container)
+    return PodFacts(meta["uid"], address, process, bool(ended), terminating, since, problem_of(pod))
 
 
 def _since_seconds(container: Object) -> float:

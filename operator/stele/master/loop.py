@@ -15,7 +15,16 @@ from stele.core.control.commands import ClusterState, Command
 from stele.core.control.decide import decide, stored
 from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.publication import exchange_request
-from stele.core.control.state import Decision, EnsureMember, Observation, State
+from stele.core.control.state import (
+    Decision,
+    EnsureMember,
+    FinishRestart,
+    Intent,
+    Observation,
+    RemoveMember,
+    RestartMember,
+    State,
+)
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.steps import is_above
@@ -348,10 +357,18 @@ class ClusterLoop:
             if now - self._made_seconds.get(intent, float("-inf")) < self._pace.objects:
                 continue
             self._made_seconds[intent] = now
-            if isinstance(intent, EnsureMember):
-                await self._try(self._objects.ensure_member(intent.index), f"member {intent.index}")
-            else:
-                await self._try(self._objects.remove_member(intent.index), f"removal of {intent.index}")
+            await self._try(self._carry_out(intent), f"member {intent.index}")
+
+    async def _carry_out(self, intent: Intent) -> None:
+        match intent:
+            case EnsureMember(index):
+                await self._objects.ensure_member(index)
+            case RemoveMember(index):
+                await self._objects.remove_member(index)
+            case RestartMember(index, pod_uid):
+                await self._objects.restart_member(index, pod_uid)
+            case FinishRestart(index):
+                await self._objects.finish_restart(index)
 
     async def _try(self, work: Awaitable[None], what: str) -> None:
         self.note_progress()

@@ -15,6 +15,7 @@ from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.model.ownership import CLUSTER_UID_LABEL, belongs_to
+from stele.model.rollout import RESTARTED_AT
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
 Object = dict[str, Any]
@@ -139,6 +140,16 @@ def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
     return marked and not belongs_to(claim, cluster.metadata.uid)
 
 
+def controller_revision(cluster: TabletCluster, name: str, template: Object, number: int) -> Object:
+    """Build the record of one spec of the members, under a number that grows."""
+    own = cluster.metadata
+    marks = labels(own.name, "revision") | {CLUSTER_UID_LABEL: own.uid}
+    owner = owned_by_cluster(cluster)
+    return _object(
+        "apps/v1", "ControllerRevision", name, marks, owner, data={"spec": template}, revision=number
+    )
+
+
 def headless_service(cluster: TabletCluster) -> Object:
     """Build the Service that gives members stable names, ready or not."""
     name = cluster.metadata.name
@@ -176,10 +187,13 @@ def client_service(cluster: TabletCluster) -> Object:
 
 
 def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
-    """Build the disruption budget: all members must stay while some partition lacks a copy (see
-    crate-operator issue 903)."""
+    """Build the disruption budget: one member may go, unless some partition lacks a copy.
+
+    Of what has a single copy, a part does not answer while its member is away: no eviction could ever avoid
+    that, so it is allowed.
+    """
     name = cluster.metadata.name
-    least = max(0, members - 1) if all_safe and cluster.spec.replicas > 1 else members
+    least = max(0, members - 1) if all_safe else members
     spec = {"minAvailable": least, "selector": {"matchLabels": selector(name)}}
     marks = labels(name, "budget")
     return _object("policy/v1", "PodDisruptionBudget", name, marks, owned_by_cluster(cluster), spec=spec)
@@ -296,12 +310,20 @@ def member_pod(cluster: TabletCluster, member: TabletMember, setup: Setup) -> Ob
     template = cluster.spec.pod_template
     marks = template.labels | labels(name, "member", own)
     body = _object("v1", "Pod", own, marks, owner, spec=spec)
-    return _annotated(body, template.annotations | {REVISION: member_revision(cluster, setup)})
+    marked = _restarted_at(cluster) | {REVISION: member_revision(cluster, setup)}
+    return _annotated(body, template.annotations | marked)
 
 
 def member_revision(cluster: TabletCluster, setup: Setup) -> str:
     """Return the revision of the member's pod, which is the same for all members: names are left out."""
-    return revision_of(_member_spec(cluster, "", setup) | metadata_of(cluster.spec.pod_template))
+    spec, template = _member_spec(cluster, "", setup), cluster.spec.pod_template
+    return revision_of(spec | metadata_of(template) | _restarted_at(cluster))
+
+
+def _restarted_at(cluster: TabletCluster) -> dict[str, str]:
+    """Return the annotation by which a user has all members restarted, if it is set."""
+    at = cluster.metadata.annotations.get(RESTARTED_AT)
+    return {} if at is None else {RESTARTED_AT: at}
 
 
 def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:

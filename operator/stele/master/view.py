@@ -92,9 +92,24 @@ class View:
             return ""
         more = len(self.outdated) - OUTDATED_SHOWN
         listed = ", ".join(self.outdated[:OUTDATED_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        return (
-            f"not as the spec says: {listed}; delete such pods one by one, each when ReplicationSatisfied is "
-            "True, and raise the requests of such claims when their class lets volumes grow"
+        return f"not as the spec says: {listed}; {self.update}"
+
+    @property
+    def update(self) -> str:
+        """Return what becomes of outdated members."""
+        if self.state.stops.update_problem:
+            return self.state.stops.update_problem
+        if self.state.stops.updating is not None:
+            return f"{self.state.name_of(self.state.stops.updating)} is emptied, then restarted"
+        text = "raise the requests of such claims when their class lets volumes grow"
+        return self.state.stops.update_waits or text
+
+    @property
+    def rolling(self) -> bool:
+        """Whether a member is restarted, or emptied for that."""
+        return self.state.stops.updating is not None or any(
+            liveness.member_object is not None and liveness.member_object.restart_until_seconds is not None
+            for liveness in self.state.membership.liveness.values()
         )
 
     @property

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field
 
 from stele.core.control.commands import ClusterState
+from stele.core.control.state import UpdateType
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
@@ -223,6 +224,16 @@ class FailureDetection(Model):
     """Seconds for which an unreachable member keeps its replicas, so that it can catch up from the log."""
 
 
+class UpdateStrategy(Model):
+    """How members become as the spec says after their image, resources or settings were changed."""
+
+    type: UpdateType = UpdateType.ROLLING_UPDATE
+    paused: bool = False
+    """Whether to restart no further member; a restart that has begun is completed."""
+    partition: int = whole("spec.updateStrategy.partition", 0, MEMBERS_LIMIT, 0)
+    """Members with an index below this one are not restarted."""
+
+
 class Resp(Model):
     """Service for Redis clients, on port 6379."""
 
@@ -309,6 +320,7 @@ class TabletClusterSpec(Model):
     spark: SparkSpec = Field(default_factory=SparkSpec)
     failure_detection: FailureDetection = Field(default_factory=FailureDetection)
     on_partition_loss: OnPartitionLoss = OnPartitionLoss.WAIT
+    update_strategy: UpdateStrategy = Field(default_factory=UpdateStrategy)
     resp: Resp = Field(default_factory=Resp)
     resources: Resources = Field(default_factory=Resources)
     placement: Placement = Field(default_factory=Placement)

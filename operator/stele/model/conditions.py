@@ -68,6 +68,8 @@ class Reason(StrEnum):
     WAITING = "Waiting"
     WAITS_FOR_APPROVAL = "WaitsForApproval"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
+    UPDATE_FAILED = "UpdateFailed"
+    ROLLING_UPDATE = "RollingUpdate"
     NO_PROGRESS = "NoProgress"
     NO_SPACE = "NoSpace"
     SERVICE_FAILED = "ServiceFailed"

@@ -76,6 +76,7 @@ SERVICES = Kind("v1", "services", "Service")
 CLAIMS = Kind("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS = Kind("v1", "events", "Event")
 BUDGETS = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
+REVISIONS = Kind("apps/v1", "controllerrevisions", "ControllerRevision")
 JOBS = Kind("batch/v1", "jobs", "Job")
 NODES = Kind("v1", "nodes", "Node")
 LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
@@ -162,6 +163,15 @@ class Api:
         """Merge into the spec, for changes by users; lists are replaced as a whole."""
         path = kind.path(namespace, name)
         return await self._send("PATCH", path, {"spec": spec}, None, "application/merge-patch+json")
+
+    async def annotate(
+        self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None]
+    ) -> Object:
+        """Set annotations; None removes one."""
+        body = {"metadata": {"annotations": annotations}}
+        return await self._send(
+            "PATCH", kind.path(namespace, name), body, None, "application/merge-patch+json"
+        )
 
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], version: str = ""

@@ -5,7 +5,7 @@ of members, and create and patch the objects that commands change.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from stele.adapters.kubernetes.api import (
     CONFIG_MAPS,
     MEMBERS,
     REBALANCES,
+    REVISIONS,
     Api,
     Kind,
     NotFound,
@@ -31,6 +32,8 @@ from stele.core.table.table import Partition
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
 from stele.model import API_VERSION, TabletCluster, TabletMember, TabletRebalance
 from stele.model.common import Resource, Unreadable
+from stele.model.ownership import CLUSTER_UID_LABEL
+from stele.model.rollout import Revision
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 
 R = TypeVar("R", bound=Resource)
@@ -131,6 +134,25 @@ class Console:
         """Change a member's spec. Raises NotFound with the existing names, and as `change_rebalance` does."""
         self._named(name, await self._list(MEMBERS, TabletMember), "TabletMember")
         await self._api.patch_spec(MEMBERS, self.namespace, name, spec)
+
+    async def change_cluster(self, name: str, spec: Object) -> None:
+        """Change a cluster's spec.
+
+        Raises NotFound with the existing names, and as `change_rebalance` does.
+        """
+        await self.cluster(name)
+        await self._api.patch_spec(CLUSTERS, self.namespace, name, spec)
+
+    async def annotate_cluster(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a cluster; None removes one. Raises as `change_cluster` does."""
+        await self.cluster(name)
+        await self._api.annotate(CLUSTERS, self.namespace, name, annotations)
+
+    async def revisions(self, cluster: TabletCluster) -> list[Revision]:
+        """Return the kept specs of a cluster's members, the present one last."""
+        selector = f"{CLUSTER_UID_LABEL}={cluster.metadata.uid}"
+        stored = await self._api.list(REVISIONS, self.namespace, selector)
+        return sorted((Revision.read(each) for each in stored), key=lambda each: each.number)
 
     async def table(self, cluster: str) -> Table:
         """Return the stored table.

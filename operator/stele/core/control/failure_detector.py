@@ -42,7 +42,8 @@ class PodFacts:
     """What Kubernetes reports about a member's pod. `process` changes whenever its container restarts.
 
     `since_seconds` is when the container's shown state began, its start or end: whole Unix seconds of its
-    node's clock, 0 when the kubelet shows neither.
+    node's clock, 0 when the kubelet shows neither. `problem` is what Kubernetes says about why it cannot
+    start.
     """
 
     uid: str
@@ -51,13 +52,16 @@ class PodFacts:
     ended: bool
     terminating: bool = False
     since_seconds: float = 0.0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberObject:
     """One TabletMember and its pod at present; `former_pod` is the last deleted one.
 
-    `zone` is its domain per topology key, widest first; None while its node has not been read yet.
+    `zone` is its domain per topology key, widest first; None while its node has not been read yet. Its pod is
+    not as the spec says when it is `outdated`. Its place is kept until `kept_until_seconds`; while the
+    operator restarts it, `restart_until_seconds` is when it should be back.
     """
 
     index: MemberIndex
@@ -69,6 +73,9 @@ class MemberObject:
     weight: int = 1
     zone: tuple[str, ...] | None = ()
     former_pod: PodFacts | None = None
+    outdated: bool = False
+    kept_until_seconds: float = NEVER
+    restart_until_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,5 +326,9 @@ class MemberLiveness:
         return self.steady_since is not None and now - self.steady_since > seconds
 
     def in_grace(self, now: float, timing: Timing) -> bool:
-        """Return whether its place is still kept (`rejoinGracePeriodSeconds`)."""
-        return self.lost_seconds is not None and now - self.lost_seconds < timing.grace
+        """Return whether its place is kept: for `rejoinGracePeriodSeconds`, or longer in a planned stop."""
+        shown = self.member_object
+        kept_until = (
+            NEVER if shown is None else max(shown.kept_until_seconds, shown.restart_until_seconds or NEVER)
+        )
+        return self.lost_seconds is not None and (now - self.lost_seconds < timing.grace or now < kept_until)

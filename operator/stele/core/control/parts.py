@@ -102,6 +102,24 @@ class Rebalance:
 
 
 @dataclass(slots=True)
+class PlannedStops:
+    """Members that stop for a while on purpose; written by the room `restarts`.
+
+    `since` has the members that are emptied, and since when. Those in `emptied` own nothing that another
+    member could own, and nothing is planned for them; nothing more is moved off those in `may_stop`.
+    `updating` is the member that the rolling update restarts next, `update_waits` says why no other one
+    follows, `update_problem` why a restarted member does not come back; empty when there is no reason.
+    """
+
+    since: dict[MemberIndex, float] = field(default_factory=dict)
+    emptied: frozenset[MemberIndex] = frozenset()
+    may_stop: frozenset[MemberIndex] = frozenset()
+    updating: MemberIndex | None = None
+    update_waits: str = ""
+    update_problem: str = ""
+
+
+@dataclass(slots=True)
 class Copies:
     """Copies of this leadership; written by the modules of `rebalance` about copies.
 

@@ -53,6 +53,7 @@ def exchange_request(
         commands=commands,
         want_tablets=member is not None and not state.recovered,
         known=liveness.tablets_number,
+        may_stop=index in state.stops.may_stop,
     )
     return request, cursor
 

@@ -5,6 +5,7 @@ Everything remembered is derived from the table and from reports: a new master s
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
@@ -13,13 +14,32 @@ from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Job
 from stele.core.control.operations.move import MigrationOperation
 from stele.core.control.operations.registry import Operations
-from stele.core.control.parts import Copies, Failover, Rebalance
+from stele.core.control.parts import Copies, Failover, PlannedStops, Rebalance
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
+
+
+class UpdateType(StrEnum):
+    """How members become as the spec says.
+
+    RollingUpdate restarts outdated members one after the other. OnDelete leaves it to users, who delete pods.
+    """
+
+    ROLLING_UPDATE = "RollingUpdate"
+    ON_DELETE = "OnDelete"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePolicy:
+    """`spec.updateStrategy`: members with an index below `partition` are not restarted."""
+
+    type: UpdateType
+    paused: bool
+    partition: MemberIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,7 @@ class DesiredSpec:
     spark_idle_seconds: float
     fragments: bool
     bandwidth_per_member: int
+    update: UpdatePolicy
 
     @property
     def join_allowed(self) -> bool:
@@ -105,7 +126,22 @@ class RemoveMember:
     index: MemberIndex
 
 
-Intent = EnsureMember | RemoveMember
+@dataclass(frozen=True, slots=True)
+class RestartMember:
+    """Note that this member restarts, then delete its pod with this UID; the next pod is as the spec says."""
+
+    index: MemberIndex
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRestart:
+    """Remove the note that this member restarts."""
+
+    index: MemberIndex
+
+
+Intent = EnsureMember | RemoveMember | RestartMember | FinishRestart
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +190,7 @@ class State:
         "recovered",
         "spoken",
         "started_seconds",
+        "stops",
         "table",
     )
 
@@ -179,6 +216,7 @@ class State:
         self.table = TableView(epoch, table)
         self.operations = Operations(StateChange(cluster_state, features=features))
         self.failover, self.rebalance, self.copies = Failover(), Rebalance(), Copies()
+        self.stops = PlannedStops()
 
     def check(self) -> None:
         """Raise BrokenInvariant for contradictions.

@@ -50,7 +50,8 @@ def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMe
 
 
 def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Return live members that hold data, and those whose place is kept, marked as away."""
+    """Return live members that hold data, and those whose place is kept, marked as away: they are gone, or
+    stop soon."""
     gone = unusable(state, desired, now)
     demoted = {demotion.member for demotion in state.rebalance.demotions.values()}
     expected = []
@@ -73,6 +74,7 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
             if liveness.member_object is None
             else (liveness.member_object.weight, liveness.member_object.zone or None)
         )
+        away = away or index in state.stops.emptied
         to_own_nothing = index in demoted
         expected.append(DataMember(index, weight, zone, leaving=leaving, away=away, demoted=to_own_nothing))
     return tuple(expected)

@@ -35,7 +35,9 @@ FROZEN_GATHER_SECONDS = 0.01
 SERVICE_SECONDS = 120.0
 """Seconds without a held up hand-over after which a service is healthy: plans are retried more often."""
 
-NOT_ITS_FAULT = frozenset({ReasonCode.MEMBER_GONE, ReasonCode.MEMBER_RESTARTED, ReasonCode.CANCELLED})
+NOT_ITS_FAULT = frozenset(
+    {ReasonCode.MEMBER_GONE, ReasonCode.MEMBER_RESTARTED, ReasonCode.MEMBER_STOPPING, ReasonCode.CANCELLED}
+)
 """A migration that fails for one of these reasons is planned again at once."""
 
 

@@ -1,0 +1,127 @@
+"""Restarts outdated members one after the other (docs/internals/operator.md, "Rolling updates").
+
+A member is outdated when its pod is not what the spec makes of it. Which restart is under way is stored as an
+annotation of its TabletMember before its pod is deleted, so a new master continues it.
+"""
+
+from collections.abc import Iterable
+
+from stele.core.control.failover.repair import unusable
+from stele.core.control.failure_detector import MemberObject
+from stele.core.control.state import FinishRestart, Intent, Observation, RestartMember, State, UpdateType
+from stele.core.table.ids import MemberIndex
+
+
+def update_members(state: State, observation: Observation) -> tuple[Intent, ...]:
+    """Return the restarts to carry out and to finish, and choose the member that is emptied for the next one.
+
+    Only one member restarts at a time, and only while every partition has its copies. A member that cannot
+    start is no reason to wait: its pod is replaced at once, so that a spec which was set right takes effect.
+    """
+    stops = state.stops
+    gone = unusable(state, observation.desired, observation.now)
+    members = [
+        each for each in observation.members if each.index in state.table.members and not each.deleting
+    ]
+    finished = [
+        each.index
+        for each in members
+        if each.restart_until_seconds and _is_back(state, observation, each, gone)
+    ]
+    restarting = [each for each in members if each.restart_until_seconds and each.index not in finished]
+    stops.update_problem = _problem(state, observation, restarting)
+    outdated = [
+        each for each in members if each.outdated and each.index >= observation.desired.update.partition
+    ]
+    stops.update_waits = _waits(observation) if outdated else ""
+    if not outdated or stops.update_waits:
+        stops.updating = None
+        return tuple(FinishRestart(index) for index in finished)
+    broken = [each for each in outdated if each.index in gone and _cannot_start(each)]
+    stops.updating = None if broken else _next(state, observation, outdated, restarting, gone)
+    ready = [each for each in outdated if each.index == stops.updating and each.index in stops.may_stop]
+    return (
+        *(FinishRestart(index) for index in finished),
+        *(RestartMember(each.index, each.pod.uid) for each in broken + ready if each.pod is not None),
+    )
+
+
+def _next(
+    state: State,
+    observation: Observation,
+    outdated: list[MemberObject],
+    restarting: list[MemberObject],
+    gone: frozenset[MemberIndex],
+) -> MemberIndex | None:
+    """Return the member to restart: the one that was chosen before, else the one with the highest index."""
+    indexes = [each.index for each in outdated if each.index not in gone]
+    if state.stops.updating in indexes:
+        return state.stops.updating
+    others = [each.index for each in restarting if each.index not in indexes]
+    if others:
+        state.stops.update_waits = f"{state.names_of(others)} restarts"
+        return None
+    state.stops.update_waits = _unsettled(state, observation, gone)
+    if state.stops.update_waits or not indexes:
+        return None
+    chosen = max(indexes)
+    state.emit("MemberUpdating", f"{state.name_of(chosen)} is emptied and restarted, because it is outdated")
+    return chosen
+
+
+def _waits(observation: Observation) -> str:
+    """Return why outdated members are not restarted; empty when they are."""
+    desired, update = observation.desired, observation.desired.update
+    if update.type is not UpdateType.ROLLING_UPDATE:
+        return f"spec.updateStrategy.type is {update.type}: delete their pods one by one"
+    if update.paused:
+        return "spec.updateStrategy.paused is true"
+    if desired.paused:
+        return "the annotation stele.dev/paused is set"
+    if not desired.migration_allowed:
+        return f"the cluster state {desired.state} allows no migration"
+    return ""
+
+
+def _unsettled(state: State, observation: Observation, gone: frozenset[MemberIndex]) -> str:
+    """Return what has to end before another member may stop; empty when everything is in place."""
+    if gone:
+        return f"{state.names_of(gone)} does not answer"
+    if others := state.stops.since.keys() - {state.stops.updating}:
+        return f"{state.names_of(others)} stops"
+    if lacking := _lacking(state, observation):
+        return f"{lacking} partitions lack a copy"
+    if state.operations.migrations or state.failing_over or len(state.rebalance.queues):
+        return "migrations are under way"
+    return ""
+
+
+def _lacking(state: State, observation: Observation) -> int:
+    """Return how many partitions have fewer copies than the data members allow."""
+    holders = sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
+    full = max(1, min(observation.desired.replicas, holders))
+    return sum(rows for copies, rows in state.table.replica_index.copies.items() if copies < full)
+
+
+def _is_back(
+    state: State, observation: Observation, member: MemberObject, gone: frozenset[MemberIndex]
+) -> bool:
+    """Return whether a restarted member serves again with its copies."""
+    pod = member.pod
+    started = pod is not None and not pod.terminating and not member.outdated and member.index not in gone
+    return started and not _lacking(state, observation)
+
+
+def _cannot_start(member: MemberObject) -> bool:
+    pod = member.pod
+    return pod is not None and not pod.terminating and (not pod.process or pod.ended or bool(pod.problem))
+
+
+def _problem(state: State, observation: Observation, restarting: Iterable[MemberObject]) -> str:
+    """Return which restarted member does not come back, and why; empty when none is overdue."""
+    for member in restarting:
+        problem = "" if member.pod is None else member.pod.problem
+        if problem or observation.now > (member.restart_until_seconds or 0.0):
+            text = f"{state.name_of(member.index)} does not come back after its restart"
+            return f"{text}: {problem or 'it does not answer'}"
+    return ""

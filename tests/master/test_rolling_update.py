@@ -1,0 +1,167 @@
+"""Members restart one after the other, and those that stop are emptied before."""
+
+import pytest
+
+from stele.core.control.commands import OpenSession, Result
+from stele.core.control.state import UpdatePolicy, UpdateType
+from tests.fakes.members import FakeMember
+from tests.master.harness import Fuse, Harness, formed
+
+
+def outdated(harness: Harness) -> set[int]:
+    return {index for index, pod in harness.world.pods.items() if pod.outdated}
+
+
+def watch_restarts(harness: Harness) -> None:
+    """Nobody waits for a restarted member: no row names it, and the others have all copies but its own."""
+
+    def check(index: int) -> None:
+        rows = harness.table().partitions
+        alone = [number for number, row in enumerate(rows) if row.members == {index}]
+        assert not harness.held(index) or harness.held(index) == set(alone)
+        assert all(member.alive for at, member in harness.world.volumes.items() if at != index)
+        for number, row in enumerate(rows):
+            assert len(row.members) >= harness.world.wanted.replicas - 1, (number, row)
+
+    harness.world.on_restart = check
+
+
+def forbid_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy session would be a copy that nobody needs."""
+
+    def refuse(member: FakeMember, command: OpenSession) -> Result:
+        raise AssertionError(f"{member.address} is copied: {command}")
+
+    monkeypatch.setattr(FakeMember, "_OpenSession", refuse)
+
+
+@pytest.mark.parametrize(("members", "replicas"), [(3, 2), (3, 3), (4, 2), (2, 2)])
+async def test_members_restart_one_after_the_other_without_a_copy(
+    members: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await formed(members, 12, replicas=replicas)
+    forbid_copies(monkeypatch)
+    watch_restarts(harness)
+    harness.world.outdate()
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == sorted(range(members), reverse=True)
+    assert not outdated(harness)
+    assert not harness.world.restarting
+    harness.check_balanced(members, replicas)
+
+
+async def test_the_next_master_goes_on() -> None:
+    harness = await formed(3, 6)
+    watch_restarts(harness)
+    harness.world.outdate()
+    await harness.until(lambda: harness.world.restarts)
+    await harness.loop.close()
+    harness.start_master(Fuse())
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == [2, 1, 0]
+    assert not harness.world.restarting
+
+
+async def test_a_member_that_does_not_come_back_stops_the_update_until_the_spec_is_set_right() -> None:
+    harness = await formed(3, 6)
+    harness.world.broken = "ErrImagePull: no such image"
+    harness.world.outdate()
+    await harness.until(lambda: harness.state.stops.update_problem)
+    assert harness.state.stops.update_problem == (
+        "demo-2 does not come back after its restart: ErrImagePull: no such image"
+    )
+    await harness.ticks(50, 1.0)
+    assert harness.world.restarts == [2]
+    assert harness.copies() == {1, 2}, "its place is kept"
+    harness.world.broken = ""
+    harness.world.pods[2].outdated = True
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == [2, 2, 1, 0]
+    assert harness.state.stops.update_problem == ""
+    harness.check_balanced(3, 2)
+
+
+async def test_the_place_of_a_member_is_kept_for_a_time_only() -> None:
+    harness = await formed(4, 6)
+    harness.world.broken = "Unschedulable: too little memory"
+    harness.world.outdate()
+    await harness.until(lambda: harness.state.stops.update_problem)
+    await harness.ticks(700, 1.0)
+    assert harness.copies() == {2}, "the copies are made elsewhere"
+    assert harness.world.restarts == [3]
+
+
+@pytest.mark.parametrize(
+    ("policy", "restarts", "why"),
+    [
+        (UpdatePolicy(UpdateType.ON_DELETE, False, 0), [], "spec.updateStrategy.type is OnDelete"),
+        (UpdatePolicy(UpdateType.ROLLING_UPDATE, True, 0), [], "spec.updateStrategy.paused is true"),
+        (UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 2), [2], ""),
+    ],
+)
+async def test_members_are_restarted_as_the_strategy_says(
+    policy: UpdatePolicy, restarts: list[int], why: str
+) -> None:
+    harness = await formed(3, 6, update=policy)
+    harness.world.outdate()
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == restarts
+    assert harness.state.stops.update_waits.startswith(why)
+    await harness.apply(update=UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 0))
+    assert not outdated(harness)
+
+
+async def test_an_update_that_is_taken_back_empties_nobody() -> None:
+    harness = await formed(3, 6)
+    harness.world.outdate()
+    await harness.until(lambda: harness.state.stops.since)
+    for pod in harness.world.pods.values():
+        pod.outdated = False
+    await harness.until_quiet(ticks=2000)
+    assert not harness.world.restarts
+    harness.check_balanced(3, 2)
+
+
+async def test_a_pod_that_is_deleted_is_emptied_and_its_place_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await formed(3, 6)
+    forbid_copies(monkeypatch)
+    harness.world.pods[1].terminating = True
+    await harness.until(lambda: 1 in harness.state.stops.may_stop)
+    assert not harness.held(1)
+    harness.kill(1)
+    await harness.ticks(10)
+    harness.world.pods[1].terminating = False
+    harness.revive(1)
+    await harness.until_quiet(ticks=2000)
+    harness.check_balanced(3, 2)
+
+
+@pytest.mark.parametrize("state", ["Frozen", "Passive"])
+async def test_nothing_is_moved_off_a_member_while_the_state_forbids_it(state: str) -> None:
+    harness = await formed(3, 6)
+    await harness.apply(state=state)
+    before = harness.table().partitions
+    harness.world.pods[1].terminating = True
+    await harness.until(lambda: 1 in harness.state.stops.may_stop)
+    await harness.ticks(20)
+    assert harness.table().partitions == before
+
+
+async def test_last_copies_stay_where_they_are() -> None:
+    harness = await formed(3, 6, replicas=1)
+    before = harness.table().partitions
+    harness.world.pods[1].terminating = True
+    await harness.until(lambda: 1 in harness.state.stops.may_stop)
+    assert harness.table().partitions == before
+
+
+async def test_two_members_that_stop_together_do_not_hand_over_to_each_other() -> None:
+    harness = await formed(3, 12, replicas=2)
+    for index in (0, 1):
+        harness.world.pods[index].terminating = True
+    await harness.until(lambda: harness.state.stops.may_stop == {0, 1})
+    both = [row for row in harness.table().partitions if row.members == {0, 1}]
+    assert both, "rows of these two keep both copies"
+    assert all(row.owner == 2 for row in harness.table().partitions if 2 in row.members)
