@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import actions, bulk, copies, handover, planning, quarantine, status, tablets, why
+from stele.cli import actions, bulk, copies, handover, planning, quarantine, rollout, status, tablets, why
 from stele.cli import output as out
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -49,6 +49,7 @@ for command in (
     app.command()(command)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(copies.app, name="copies")
+app.add_typer(rollout.app, name="rollout")
 
 
 @app.command()

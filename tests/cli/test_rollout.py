@@ -1,0 +1,143 @@
+"""`rollout`: what it says, what it writes, and when it fails."""
+
+from typing import Any
+
+import pytest
+
+from stele.cli import rollout
+from stele.model import TabletCluster
+from stele.model.rollout import Revision
+from tests.cli.conftest import Run
+
+SPEC: dict[str, Any] = {
+    "members": 3,
+    "storage": {"size": "1Gi"},
+    "images": {"member": "stele:2"},
+    "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+}
+
+
+def condition(type_: str, status: str, reason: str, message: str) -> dict[str, str]:
+    when = {"lastTransitionTime": "2026-11-22T00:00:00Z"}
+    return {"type": type_, "status": status, "reason": reason, "message": message, **when}
+
+
+def cluster(updated: int, ready: bool, *conditions: dict[str, str], seen: int = 2) -> TabletCluster:
+    all_conditions = [condition("Ready", str(ready), "AsDesired", ""), *conditions]
+    status = {
+        "observedGeneration": seen,
+        "members": {"desired": 3, "updated": updated},
+        "conditions": all_conditions,
+    }
+    metadata = {"name": "demo", "generation": 2}
+    return TabletCluster.model_validate({"metadata": metadata, "spec": SPEC, "status": status})
+
+
+class Desk:
+    """As much of a console as the commands use; each look sees the next cluster."""
+
+    def __init__(self, *clusters: TabletCluster, revisions: list[Revision] | None = None) -> None:
+        self._clusters, self._revisions = list(clusters), revisions or []
+        self.written: list[Any] = []
+
+    async def cluster(self, name: str) -> TabletCluster:
+        return self._clusters.pop(0) if len(self._clusters) > 1 else self._clusters[0]
+
+    async def change_cluster(self, name: str, spec: dict[str, Any]) -> None:
+        self.written.append(spec)
+
+    async def annotate_cluster(self, name: str, annotations: dict[str, str]) -> None:
+        self.written.append(annotations)
+
+    async def revisions(self, cluster: TabletCluster) -> list[Revision]:
+        return self._revisions
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Any:
+    import asyncio
+
+    monkeypatch.setattr(rollout, "LOOK_SECONDS", 0.001)
+
+    def use(*clusters: TabletCluster, revisions: list[Revision] | None = None) -> Desk:
+        made = Desk(*(clusters or (cluster(3, True),)), revisions=revisions)
+        monkeypatch.setattr(rollout.Where, "ask", lambda _self, question: asyncio.run(question(made)))
+        return made
+
+    return use
+
+
+def test_status_waits_until_all_members_are_updated(run: Run, desk: Any) -> None:
+    progress = condition("Progressing", "True", "RollingUpdate", "demo-1 restarts")
+    desk(cluster(3, True, seen=1), cluster(1, False, progress), cluster(3, False, progress), cluster(3, True))
+    ran = run("rollout", "status", "demo")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "demo: the operator has not seen the latest spec yet",
+        "demo: 1 of 3 members are as the spec says; demo-1 restarts",
+        "demo: 3 of 3 members are as the spec says; demo-1 restarts",
+        "demo: 3 of 3 members are as the spec says",
+    ]
+
+
+def test_status_ends_when_a_member_does_not_come_back(run: Run, desk: Any) -> None:
+    desk(cluster(1, False, condition("Stalled", "True", "UpdateFailed", "demo-2 does not come back")))
+    ran = run("rollout", "status", "demo")
+    assert (ran.code, "UPDATE_FAILED: demo: demo-2 does not come back" in ran.err) == (1, True)
+
+
+def test_status_waits_no_longer_than_told(run: Run, desk: Any) -> None:
+    desk(cluster(1, False))
+    ran = run("rollout", "status", "demo", "--timeout", "0.01")
+    assert (ran.code, "TIMED_OUT" in ran.err) == (1, True)
+    assert run("rollout", "status", "demo", "--no-watch").code == 0
+
+
+@pytest.mark.parametrize(("command", "paused"), [("pause", True), ("resume", False)])
+def test_pause_and_resume(run: Run, desk: Any, command: str, paused: bool) -> None:
+    made = desk()
+    assert run("rollout", command, "demo").code == 0
+    assert made.written == [{"updateStrategy": {"paused": paused}}]
+
+
+def test_restart_changes_the_annotation(run: Run, desk: Any) -> None:
+    made = desk()
+    assert run("rollout", "restart", "demo").code == 0
+    assert [list(each) for each in made.written] == [["stele.dev/restartedAt"]]
+
+
+def earlier(number: int, **template: Any) -> Revision:
+    return Revision(number, "2026-11-22T00:00:00Z", template)
+
+
+def test_undo_restores_the_fields_of_the_revision_before_and_removes_others(run: Run, desk: Any) -> None:
+    made = desk(
+        revisions=[earlier(3, images={"member": "stele:1"}, resources={"requests": {"cpu": "1"}}), earlier(4)]
+    )
+    ran = run("rollout", "undo", "demo")
+    assert (ran.code, "revision 3" in ran.out) == (0, True)
+    (patch,) = made.written
+    assert patch["images"] == {"member": "stele:1"}
+    assert patch["resources"] == {"limits": None}
+    assert "members" not in patch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [([], "demo has no earlier revision"), (["--to-revision", "9"], "demo has no revision 9")],
+)
+def test_undo_says_what_there_is(run: Run, desk: Any, arguments: list[str], text: str) -> None:
+    made = desk(revisions=[earlier(4)])
+    ran = run("rollout", "undo", "demo", *arguments)
+    assert (ran.code, made.written) == (2, [])
+    assert text in ran.err
+    assert "there are: 4" in ran.err
+
+
+def test_history_lists_revisions(run: Run, desk: Any) -> None:
+    desk(revisions=[earlier(3, images={"member": "stele:1"}), earlier(4)])
+    assert [line.split()[0] for line in run("rollout", "history", "demo").out.splitlines()] == [
+        "REVISION",
+        "3",
+        "4",
+    ]
