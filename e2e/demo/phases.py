@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from e2e.demo.clients import Clients
@@ -17,11 +18,13 @@ from e2e.demo.settings import (
     OPERATOR_NAMESPACE,
     POLL_SECONDS,
     RESTART_SECONDS_MAX,
+    RESTARTED_AT,
+    ROLL_SECONDS_MAX,
     SAFE_HELD_SECONDS,
     PhaseName,
     Settings,
 )
-from e2e.demo.stage import CLUSTER_LABEL
+from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL
 from e2e.demo.state import Moves, MoveTracker, conditions_text, unsafe_reason
 from e2e.demo.victims import Container, container_of, kill, runs
 
@@ -64,6 +67,7 @@ class Phases:
             PhaseName.QUIET: self._quiet,
             PhaseName.SCALE_UP: self._scale_up,
             PhaseName.KILL_MEMBER: self._kill_member,
+            PhaseName.ROLLING_UPDATE: self._rolling_update,
             PhaseName.SCALE_DOWN: self._scale_down,
         }
         results: list[PhaseResult] = []
@@ -109,6 +113,31 @@ class Phases:
         await self._wait_until_restarted(victim)
         self._event(f"{victim.pod} runs again and is ready")
         await self._wait_until_safe(self._members_now())
+
+    async def _rolling_update(self) -> None:
+        """Restart all members, one after the other: what a new image or more memory does."""
+        before = {each["metadata"]["uid"] for each in await self._member_pods()}
+        at = f"{RESTARTED_AT}={datetime.now(UTC).isoformat(timespec='seconds')}"
+        await kubectl(
+            self._env, "--namespace", self._settings.namespace, "annotate", self._settings.resource, at
+        )
+        self._event(f"kubectl annotate {self._settings.resource} {at}")
+        deadline, left = time.monotonic() + ROLL_SECONDS_MAX, len(before)
+        while left:
+            cluster = await self._observe()
+            old = [each for each in await self._member_pods() if each["metadata"]["uid"] in before]
+            if len(old) < left:
+                left = len(old)
+                self._event(f"{len(before) - left} of {len(before)} members have restarted")
+            self._show(f"{left} members to restart")
+            if time.monotonic() > deadline:
+                raise DemoError(f"{left} members did not restart: {conditions_text(cluster)}")
+            await asyncio.sleep(POLL_SECONDS)
+        await self._wait_until_safe(self._members_now())
+
+    async def _member_pods(self) -> list[dict[str, Any]]:
+        pods = await self._pods()
+        return [each for each in pods if each["metadata"]["labels"].get(COMPONENT_LABEL) == "member"]
 
     def _members_now(self) -> int:
         scaled = PhaseName.SCALE_UP in self._settings.phases
@@ -194,11 +223,12 @@ class Phases:
     async def _rebalances(self) -> list[dict[str, Any]]:
         return await self._api.list(self._path("tabletrebalances"))
 
+    async def _pods(self) -> list[dict[str, Any]]:
+        selector = f"labelSelector={CLUSTER_LABEL}%3D{self._settings.cluster}"
+        return await self._api.list(f"/api/v1/namespaces/{self._settings.namespace}/pods?{selector}")
+
     async def _pod(self, name: str, missing_is_none: bool = False) -> Any:
-        pods = await self._api.list(
-            f"/api/v1/namespaces/{self._settings.namespace}/pods?labelSelector={CLUSTER_LABEL}%3D{self._settings.cluster}"
-        )
-        found = next((each for each in pods if each["metadata"]["name"] == name), None)
+        found = next((each for each in await self._pods() if each["metadata"]["name"] == name), None)
         if found is None and not missing_is_none:
             raise DemoError(f"There is no pod {name} of cluster {self._settings.cluster}.")
         return found

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK
 from e2e.demo.loader import Load
+from e2e.demo.measure import KINDS
 from e2e.demo.phases import PhaseResult
 from e2e.demo.progress import size
 from e2e.demo.settings import PhaseName
@@ -63,10 +64,25 @@ class Result:
             for each in self.phases
             if each.name is PhaseName.SCALE_DOWN and not each.open_at_kill
         ]
+        missed += self._update_problems()
         scaled = any(each.name is PhaseName.SCALE_UP for each in self.phases)
         if self.spark_expected and scaled and not sum(each.moves.bytes_by_spark for each in self.phases):
             return [NO_SPARK, *missed]
         return missed
+
+    def _update_problems(self) -> list[str]:
+        """A rolling update copies nothing, and no client notices it."""
+        found = []
+        for phase in self.phases:
+            if phase.name is not PhaseName.ROLLING_UPDATE:
+                continue
+            if phase.moves.bytes_copied:
+                found.append(f"The {phase.name} copied {phase.moves.bytes_copied} bytes; it needs no copy.")
+            measured = next((each for each in self.measures if each["phase"] == phase.name), {})
+            failed = {kind: measured[kind]["errors_by_code"] for kind in KINDS if measured.get(kind)}
+            if any(failed.values()):
+                found.append(f"Requests failed in the {phase.name}: {failed}")
+        return found
 
     def _verification_problems(self) -> list[str]:
         if self.verification is None:

@@ -27,6 +27,8 @@ LEDGER_KEYSPACE = "default"
 READY_SECONDS_MAX = 300.0
 SAFE_HELD_SECONDS = 1.0
 RESTART_SECONDS_MAX = 180.0
+ROLL_SECONDS_MAX = 600.0
+RESTARTED_AT = "stele.dev/restartedAt"
 POLL_SECONDS = 0.25
 # All moves of the scale-down may be over in five seconds.
 KILL_POLL_SECONDS = 0.05
@@ -38,11 +40,12 @@ class PhaseName(StrEnum):
     QUIET = "quiet"
     SCALE_UP = "scale-up"
     KILL_MEMBER = "kill-member"
+    ROLLING_UPDATE = "rolling-update"
     SCALE_DOWN = "scale-down"
 
 
 ALL_PHASES = tuple(PhaseName)
-SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER)
+SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER, PhaseName.ROLLING_UPDATE)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ HELM_SECONDS_MAX = 240
 DELETE_SECONDS_MAX = 180
 KUBECTL_SECONDS_MAX = 60.0
 CLUSTER_LABEL = "stele.dev/cluster"
+COMPONENT_LABEL = "stele.dev/component"
 
 
 class Stage:

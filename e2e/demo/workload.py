@@ -275,11 +275,21 @@ class Client:
             self.world.failed(kind, "CONNECTION_LOST")
 
     async def _ask(self, keyspace: str, connection: Connection, command: Command) -> Reply:
-        try:
-            return await connection.one(command, REPLY_SECONDS_MAX)
-        except OSError:
-            self._connections.pop(keyspace).close()
-            raise
+        """The reply to one command, which is sent once more when the server closes the connection.
+
+        Clients do that by default. All commands here have the same effect when they run twice.
+        """
+        for last in (False, True):
+            try:
+                return await connection.one(command, REPLY_SECONDS_MAX)
+            except OSError as error:
+                self._connections.pop(keyspace).close()
+                again = None if last or isinstance(error, TimeoutError) else await self._connected(keyspace)
+                if again is None:
+                    raise
+                self.world.reconnects["closed by the server while asked"] += 1
+                connection = again
+        raise AssertionError("the second try returns or raises")
 
     async def _connected(self, keyspace: str) -> Connection | None:
         """The connection of the keyspace, opened again until it works; None when the world stops."""

@@ -25,6 +25,7 @@ class ScriptedCluster:
         self.members, self.moves, self.done, self.generation = 3, moves, moves, 1
         self.identity = {"member": 0, "operator": 0}
         self.restarts = True
+        self.updates = 0
         self.said: list[str] = []
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -52,14 +53,19 @@ class ScriptedCluster:
     def pod(self, name: str, container: str) -> dict[str, Any]:
         identity = f"containerd://{name}-{self.identity[container]}"
         status = {"name": container, "containerID": identity, "ready": True, "state": {"running": {}}}
-        metadata = {"name": name, "namespace": "n", "uid": "u"}
+        labels = {"stele.dev/component": container}
+        uid = f"{name}-{self.updates}"
+        metadata = {"name": name, "namespace": "n", "uid": uid, "labels": labels}
         return {"metadata": metadata, "spec": {}, "status": {"containerStatuses": [status]}}
 
     async def kubectl(self, env: Mapping[str, str], *words: str) -> str:
+        self.said.append(" ".join(words[2:]).partition("=2")[0])
+        if words[2] == "annotate":
+            self.updates += 1
+            return ""
         self.members = int(words[-1].split("=")[1])
         self.generation += 1
         self.done = 0
-        self.said.append(" ".join(words[2:]))
         return ""
 
     async def kill(self, env: Mapping[str, str], victim: Container) -> str:
@@ -105,15 +111,16 @@ async def test_the_whole_course(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = ScriptedCluster()
     results, clients = await run(cluster, monkeypatch)
     assert [each.name for each in results] == list(PhaseName) == clients.phases
-    assert [each.error for each in results] == ["", "", "", ""]
-    assert cluster.said[:3] == [
+    assert [each.error for each in results] == [""] * 5
+    assert cluster.said[:4] == [
         "scale tabletcluster/demo --replicas=4",
         "kill demo-3 at 10",
+        "annotate tabletcluster/demo stele.dev/restartedAt",
         "scale tabletcluster/demo --replicas=3",
     ]
-    assert cluster.said[3] in {f"kill operator-x at {done}" for done in (2, 3)}
+    assert cluster.said[4] in {f"kill operator-x at {done}" for done in (2, 3)}
     assert 0 < (results[-1].open_at_kill or 0) <= 8
-    assert [each.moves.done.total() for each in results] == [0, 10, 0, 10]
+    assert [each.moves.done.total() for each in results] == [0, 10, 0, 0, 10]
 
 
 async def test_moves_that_were_too_fast_for_the_kill_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
