@@ -1,14 +1,10 @@
 """What clients see of a member that is stopped as planned: nothing, by the retries that they have anyway."""
 
 import asyncio
-import itertools
 import signal
-import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-import redis
 import redis.asyncio
 
 from stele.core.control import commands as m
@@ -16,93 +12,20 @@ from stele.member import limits
 from stele.member.leave import leave
 from stele.member.settings import read_settings
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
+from tests.member.harness.load import Load, Service
 
 LEAVING = 0
 
 
-class Service:
-    """New connections go to the members that are left, as through a Service; those that exist stay."""
-
-    def __init__(self, made: Cluster) -> None:
-        self.port = made.ports[0]
-        self.hosts = [member.host for member in made.members.values()]
-        self._next = itertools.count()
-
-    def host(self) -> str:
-        return self.hosts[next(self._next) % len(self.hosts)]
-
-    def client(self) -> redis.Redis:
-        """A client with redis-py's own defaults."""
-        service = self
-
-        class Connection(redis.Connection):
-            def _connect(self) -> object:
-                self.host = service.host()
-                return super()._connect()
-
-        client = redis.Redis(port=self.port)
-        client.connection_pool.connection_class = Connection
-        return client
-
-    def asyncio_client(self) -> redis.asyncio.Redis:
-        service = self
-
-        class Connection(redis.asyncio.Connection):
-            async def _connect(self) -> None:
-                self.host = service.host()
-                await super()._connect()
-
-        client = redis.asyncio.Redis(port=self.port)
-        client.connection_pool.connection_class = Connection
-        return client
+def service_of(made: Cluster) -> Service:
+    return Service([member.host for member in made.members.values()], made.ports[0])
 
 
-class Load:
-    """Clients that count up keys of all partitions without a pause: each request runs exactly once."""
-
-    def __init__(self, made: Cluster, service: Service) -> None:
-        keys = [key_in(p, made.partitions, seed) for seed in range(2) for p in range(made.partitions)]
-        self.counts = dict.fromkeys(keys, 0)
-        self.failures: list[str] = []
-        self.over = False
-        self._threads = [threading.Thread(target=self._run, args=(service, keys[n::4])) for n in range(4)]
-        self._tasks = [asyncio.ensure_future(self._asyncio_run(service, key)) for key in self._own("t")]
-        for thread in self._threads:
-            thread.start()
-
-    def _own(self, name: str) -> Iterable[bytes]:
-        keys = [f"{name}{n}".encode() for n in range(4)]
-        self.counts.update(dict.fromkeys(keys, 0))
-        return keys
-
-    def _run(self, service: Service, keys: list[bytes]) -> None:
-        with service.client() as client:
-            while not self.over:
-                for key in keys:
-                    try:
-                        self._check(key, client.incr(key))
-                    except redis.RedisError as error:
-                        self.failures.append(f"{key!r}: {error!r}")
-
-    async def _asyncio_run(self, service: Service, key: bytes) -> None:
-        async with service.asyncio_client() as client:
-            while not self.over:
-                try:
-                    self._check(key, await client.incr(key))
-                except redis.RedisError as error:
-                    self.failures.append(f"{key!r}: {error!r}")
-
-    def _check(self, key: bytes, value: object) -> None:
-        self.counts[key] += 1
-        if value != self.counts[key]:
-            self.failures.append(f"{key!r} is {value!r} after {self.counts[key]} requests")
-            self.counts[key] = int(str(value))
-
-    async def end(self) -> None:
-        self.over = True
-        await asyncio.gather(*self._tasks)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+def load_of(made: Cluster, service: Service) -> Load:
+    """On two keys of each partition, and some."""
+    return Load(
+        service, [key_in(p, made.partitions, seed) for seed in range(2) for p in range(made.partitions)]
+    )
 
 
 async def move_owners(made: Cluster, leaving: int) -> None:
@@ -145,8 +68,8 @@ async def test_no_request_fails_when_a_member_stops_as_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str
 ) -> None:
     async with cluster(tmp_path, 3, STELE_FSYNC=fsync) as made:
-        service = Service(made)
-        load = Load(made, service)
+        service = service_of(made)
+        load = load_of(made, service)
         await asyncio.sleep(1.0)
         await stop_as_planned(made, service, monkeypatch)
         await asyncio.sleep(0.5)
@@ -258,6 +181,6 @@ async def test_the_transfer_container_ends_first_and_nothing_waits_for_it(
         assert member.transfer is not None
         member.transfer.terminate()
         await asyncio.wait_for(member.transfer.wait(), 10)
-        service = Service(made)
+        service = service_of(made)
         await stop_as_planned(made, service, monkeypatch)
         assert "Traceback" not in made.members[LEAVING].log()

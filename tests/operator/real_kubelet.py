@@ -8,17 +8,21 @@ import itertools
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stele.adapters.kubernetes.api import Api
+from stele.adapters.kubernetes.api import Api, Kind
 from tests.operator.pods import PodWatch
 
 COMMANDS = {
-    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main([]))",
+    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main())",
     "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main())",
 }
+
+BINDINGS = Kind("v1", "bindings", "Binding")
 
 _networks = itertools.count(os.getpid() % 200)
 
@@ -26,37 +30,54 @@ Process = asyncio.subprocess.Process
 
 
 class RealKubelet(PodWatch):
-    """Runs the members of one namespace, until closed. `commands`: Python text by a container's command."""
+    """Runs the members of one namespace, until closed. `commands`: Python text by a container's command.
+
+    With `hooks`, a pod that is deleted runs its preStop hooks, for as long as they take; its address is
+    `terminating` before.
+    """
 
     commands = COMMANDS
+    hooks = False
 
     def __init__(self, api: Api, namespace: str, directory: Path) -> None:
         super().__init__(api, namespace)
         self._directory = directory
         self.addresses: dict[str, str] = {}
+        self.terminating: set[str] = set()
+        self._hooks: dict[str, Callable[[], Awaitable[Process]]] = {}
         self._processes: dict[str, dict[str, Process]] = {}
         self._network = next(_networks)
         self._hosts = itertools.count(1)
 
     async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
+        if self.hooks:
+            await self._bind(name)
         self.addresses[name] = f"127.78.{self._network}.{next(self._hosts)}"
         self._processes[name] = {}
         for container in pod["spec"]["containers"]:
             await self._start(name, container)
+
+    async def _bind(self, name: str) -> None:
+        """A Pod without a node would be gone as soon as it is deleted."""
+        body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "node"}}
+        await self._api.create(BINDINGS, self._namespace, {"apiVersion": "v1", "kind": "Binding", **body})
 
     async def _start(self, name: str, container: dict[str, Any]) -> None:
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
         given = {each["name"]: each.get("value", "") for each in container["env"]}
         given["STELE_POD_UID"] = self._pods[name]["metadata"]["uid"]
-        with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
-            self._processes[name][container["name"]] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                self.commands[container["command"][0]],
-                env={**os.environ, **given, **self._environment(name, container)},
-                stdout=log,
-                stderr=log,
+        env = {**os.environ, **given, **self._environment(name, container)}
+        log = self._directory / f"{name}-{container['name']}.log"
+        self._processes[name][container["name"]] = await self._run_command(container["command"], env, log)
+        if hook := container.get("lifecycle"):
+            self._hooks[name] = partial(self._run_command, hook["preStop"]["exec"]["command"], env, log)
+
+    async def _run_command(self, command: list[str], env: dict[str, str], log: Path) -> Process:
+        program, *words = command
+        with log.open("ab") as out:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-c", self.commands[program], *words, env=env, stdout=out, stderr=out
             )
 
     def _environment(self, name: str, container: dict[str, Any]) -> dict[str, str]:
@@ -67,7 +88,12 @@ class RealKubelet(PodWatch):
         return self.addresses[name]
 
     async def _end(self, name: str, *, politely: bool = False) -> None:
-        for process in self._processes.pop(name, {}).values():
+        processes, hook = self._processes.pop(name, {}), self._hooks.pop(name, None)
+        if politely and self.hooks and hook is not None:
+            self.terminating.add(self.addresses[name])
+            processes["transfer"].terminate()
+            assert await (await hook()).wait() == 0
+        for process in processes.values():
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM if politely else signal.SIGKILL)
             await process.wait()

@@ -1,0 +1,74 @@
+"""Pods are deleted one after the other, as a drain does it, while clients count: none of them sees it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from stele.adapters.kubernetes.api import PODS, Api
+from tests.member.harness.load import Load, Service
+from tests.operator.real_kubelet import RealKubelet
+from tests.operator.test_operator import Operator, Stage, with_processes
+
+pytestmark = pytest.mark.control_plane
+
+RESP_PORT = 6379
+
+
+async def follow(kubelet: RealKubelet, service: Service) -> None:
+    """What Kubernetes does: a pod that ends takes no new connections."""
+    while True:
+        service.hosts[:] = [each for each in kubelet.addresses.values() if each not in kubelet.terminating]
+        await asyncio.sleep(0.05)
+
+
+async def replace_pod(stage: Stage, name: str) -> None:
+    pod = await stage.api.get(PODS, stage.namespace, name)
+    uid = pod["metadata"]["uid"]
+    await stage.api.delete(PODS, stage.namespace, name, uid)
+
+    async def replaced() -> bool:
+        found = await stage.api.find(PODS, stage.namespace, name)
+        return found is not None and found["metadata"]["uid"] != uid
+
+    await stage.until(f"another pod {name}", replaced)
+    await stage.until_converged(3)
+
+
+@asynccontextmanager
+async def counted(kubelet: RealKubelet) -> AsyncIterator[None]:
+    """Clients count meanwhile, and none of their requests fails, is lost or runs twice."""
+    service = Service(list(kubelet.addresses.values()), RESP_PORT)
+    following = asyncio.create_task(follow(kubelet, service))
+    load = Load(service, [b"key-%d" % number for number in range(200)])
+    try:
+        yield
+    finally:
+        await load.end()
+        following.cancel()
+    assert load.failures == []
+    async with service.asyncio_client() as client:
+        for key, count in load.counts.items():
+            assert int(await client.get(key)) == count > 0
+
+
+async def test_no_request_fails_while_every_pod_is_replaced(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    real_kubelet.hooks = True
+    async with with_processes(api, namespace, operator, real_kubelet) as stage, counted(real_kubelet):
+        for number in range(3):
+            await replace_pod(stage, f"demo-{number}")
+
+
+async def test_a_member_waits_for_an_operator_that_is_evicted_at_the_same_time(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    real_kubelet.hooks = True
+    async with with_processes(api, namespace, operator, real_kubelet) as stage, counted(real_kubelet):
+        replaced = asyncio.create_task(replace_pod(stage, "demo-0"))
+        assert await operator.end() == 0
+        await asyncio.sleep(6)
+        await operator.start()
+        await replaced
