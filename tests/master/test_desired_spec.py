@@ -146,7 +146,7 @@ async def test_a_table_that_stays_the_same_is_not_planned_again(monkeypatch: pyt
         made.append(given)
         return Plan()
 
-    monkeypatch.setattr(planner, "plan", counted)
+    monkeypatch.setattr(planner, "plan_migrations", counted)
     await harness.ticks(10, 1.1)
     assert made == []
     harness.change_spec(replicas=1)

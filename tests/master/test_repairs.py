@@ -185,8 +185,8 @@ async def test_a_repair_that_fails_for_ever_pauses_longer_each_time_and_holds_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await busy()
-    record, made, plain = harness.progress, list[float](), planner.plan
-    monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    record, made, plain = harness.progress, list[float](), planner.plan_migrations
+    monkeypatch.setattr(planner, "plan_migrations", lambda *a: (made.append(harness.clock), plain(*a))[1])
     number = lose_a_backup(harness)
     failed = fail_copies(harness, number, times=1000)
     began = harness.clock
@@ -215,8 +215,8 @@ async def test_rows_that_shrink_one_after_the_other_make_one_plan_a_second_at_mo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = await busy()
-    made, plain = list[float](), planner.plan
-    monkeypatch.setattr(planner, "plan", lambda *a: (made.append(harness.clock), plain(*a))[1])
+    made, plain = list[float](), planner.plan_migrations
+    monkeypatch.setattr(planner, "plan_migrations", lambda *a: (made.append(harness.clock), plain(*a))[1])
     for _ in range(8):
         lose_a_backup(harness)
         await harness.ticks(5)

@@ -85,12 +85,11 @@ def _is_whole(state: State, number: PartitionId) -> bool:
 
     A member that accepted the row may have lost its volume before the row was stored.
     """
-    contacts = [state.membership.liveness.get(member) for member in state.table.partitions[number].members]
+    members = state.table.partitions[number].members
     return all(
-        liveness is not None
-        and not liveness.ended
+        state.membership.has_copy(member, number)
+        and not (liveness := state.membership.liveness[member]).ended
         and not liveness.replaced_by_uuid
         and state.up_to_date(liveness)
-        and liveness.tablet_state(number) == TabletState.READY
-        for liveness in contacts
+        for member in members
     )

@@ -32,71 +32,66 @@ def update_dictionary(state: State, observation: Observation) -> Dictionary | No
     for index in [i for i in members if i not in present and i not in in_rows]:
         state.emit("MemberLeft", f"{members.pop(index).name} holds nothing any more and is gone")
     for index, liveness in state.membership.liveness.items():
-        if liveness.member_object is None or liveness.report is None or liveness.replaced_by_uuid:
+        shown = liveness.member_object
+        if shown is None or liveness.report is None or liveness.replaced_by_uuid:
             continue
-        pod = liveness.member_object.pod
+        pod = shown.pod
         if index not in members:
-            if not liveness.member_object.deleting and pod is not None:
-                _admit(state, members, liveness, observation.desired)
+            if not shown.deleting and pod is not None:
+                _join(state, members, liveness, observation.desired)
             continue
         if pod is not None and pod.address and not liveness.ended:
             members[index] = replace(members[index], address=pod.address)
         if liveness.reachable(observation.now, observation.desired.timing):
-            members[index] = _as_desired(
-                state, members[index], liveness.member_object, holds=index in in_rows
-            )
+            members[index] = _as_desired(state, members[index], shown, holds=index in in_rows)
     return members if members != dict(state.table.members) else None
 
 
-def _as_desired(state: State, member: Member, observation: MemberObject, *, holds: bool) -> Member:
+def _as_desired(state: State, member: Member, shown: MemberObject, *, holds: bool) -> Member:
     """Return the member as specified: a lite member may hold data at once, but must be empty to become
     lite."""
-    if member.lite and not observation.lite:
+    if member.lite and not shown.lite:
         state.emit("MemberPromoted", f"{member.name} is a data member now and gets its share")
         return replace(member, lite=False)
-    if observation.lite and not member.lite and not holds:
+    if shown.lite and not member.lite and not holds:
         state.emit("MemberDemoted", f"{member.name} is a lite member now: it holds nothing")
         return replace(member, lite=True)
     return member
 
 
-def _admit(
+def _join(
     state: State, members: dict[MemberIndex, Member], liveness: MemberLiveness, desired: DesiredSpec
 ) -> None:
-    if desired.join_allowed:
-        _join(state, members, liveness)
-    elif liveness.member_object is not None:
-        text = f"{liveness.member_object.name} cannot join: the cluster state {desired.state} forbids joining"
-        state.warn_about(liveness, "JoinRefused", text)
-
-
-def _join(state: State, members: dict[MemberIndex, Member], liveness: MemberLiveness) -> None:
-    observation, report = liveness.member_object, liveness.report
-    assert observation is not None
-    assert observation.pod is not None
+    """Add a member to the list, or warn why it cannot join."""
+    shown, report = liveness.member_object, liveness.report
+    assert shown is not None
+    assert shown.pod is not None
     assert report is not None
-    other = next((m for m in members.values() if m.uuid == report.uuid), None)
-    if other is not None:
-        text = (
-            f"{observation.name} has the identity of {other.name}: its volume is a copy; give it an empty one"
-        )
-        state.warn_about(liveness, "DuplicateMember", text)
-        return
-    if not any(row.version for row in state.table.partitions) and holds_data(liveness):
-        text = f"{observation.name} holds tablets and the table is empty: restore the ConfigMaps of the table"
-        state.warn_about(liveness, "TableMissing", text)
-        return
-    if len(members) >= MEMBERS_MAX:
-        text = (
-            f"{observation.name} cannot join: there are {len(members)} members, the most that a table names"
-        )
-        state.warn_about(liveness, "TooManyMembers", text)
+    if refusal := _join_refusal(state, members, liveness, desired, report.uuid):
+        reason, text = refusal
+        state.warn_about(liveness, reason, f"{shown.name} {text}")
         return
     liveness.note_problem("")
-    members[liveness.index] = Member(
-        liveness.index, observation.name, report.uuid, observation.pod.address, observation.lite
-    )
-    state.emit("MemberJoined", f"{observation.name} joined as member {liveness.index} ({report.uuid})")
+    index = liveness.index
+    members[index] = Member(index, shown.name, report.uuid, shown.pod.address, shown.lite)
+    state.emit("MemberJoined", f"{shown.name} joined as member {index} ({report.uuid})")
+
+
+def _join_refusal(
+    state: State, members: Dictionary, liveness: MemberLiveness, desired: DesiredSpec, uuid: str
+) -> tuple[str, str] | None:
+    """Return why the member cannot join, as reason and message of an Event; None when it can."""
+    if not desired.join_allowed:
+        return "JoinRefused", f"cannot join: the cluster state {desired.state} forbids joining"
+    other = next((member for member in members.values() if member.uuid == uuid), None)
+    if other is not None:
+        text = f"has the identity of {other.name}: its volume is a copy; give it an empty one"
+        return "DuplicateMember", text
+    if not any(row.version for row in state.table.partitions) and holds_data(liveness):
+        return "TableMissing", "holds tablets and the table is empty: restore the ConfigMaps of the table"
+    if len(members) >= MEMBERS_MAX:
+        return "TooManyMembers", f"cannot join: there are {len(members)} members, the most that a table names"
+    return None
 
 
 def holds_data(liveness: MemberLiveness) -> bool:
@@ -122,15 +117,10 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     first = next_index(used, state.membership.next_index)
     new = missing(candidates, desired.members, first) if desired.join_allowed else ()
     state.membership.use_indexes((*used, *new))
-    kept = [
-        EnsureMember(each.index)
-        for each in candidates
-        if not each.deleting and (each.index not in state.membership.leaving or each.index in in_rows)
-    ]
-    gone = [
-        RemoveMember(each.index) for each in candidates if each.index in state.membership.leaving - in_rows
-    ]
-    return (*kept, *(EnsureMember(index) for index in new), *gone)
+    empty = state.membership.leaving - in_rows
+    kept = [each.index for each in candidates if not each.deleting and each.index not in empty]
+    removed = [RemoveMember(each.index) for each in candidates if each.index in empty]
+    return (*map(EnsureMember, (*kept, *new)), *removed)
 
 
 def _candidates(state: State, observation: Observation, in_rows: frozenset[MemberIndex]) -> list[Candidate]:

@@ -35,7 +35,7 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
                 lost.add(number)
         elif state.table.claimed.get(number, 0) > row.version and number not in state.operations.migrations:
             state.table.stage(number, Partition(state.table.next_version(number), row.replicas))
-    _tell_lost(state, lost)
+    _report_lost(state, lost)
 
 
 def note_repaired(state: State, rows: Mapping[PartitionId, Partition]) -> None:
@@ -167,7 +167,7 @@ def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -
     return any(state.membership.has_copy(member, number) for member in away)
 
 
-def _tell_lost(state: State, lost: set[PartitionId]) -> None:
+def _report_lost(state: State, lost: set[PartitionId]) -> None:
     new = sorted(lost - state.failover.lost)
     if new:
         state.emit(

@@ -63,24 +63,17 @@ def _waits_for_unlisted(
     missing = frozenset(i for i in named - state.table.members.keys() if not _can_join(state, observation, i))
     if state.membership.await_unlisted(missing):
         who = ", ".join(f"member {index}" for index in sorted(missing))
-        why = (
-            ""
-            if observation.desired.join_allowed
-            else f", and the cluster state {observation.desired.state} forbids joining"
-        )
-        text = f"rows name {who}, which the restored member list lacks: waiting for their replies{why}"
+        text = f"rows name {who}, which the restored member list lacks: waiting for their replies"
+        if not observation.desired.join_allowed:
+            text += f", and the cluster state {observation.desired.state} forbids joining"
         state.emit("MemberListOlder", text, warning=True)
     return bool(missing)
 
 
 def _can_join(state: State, observation: Observation, index: MemberIndex) -> bool:
     liveness = state.membership.liveness.get(index)
-    if (
-        liveness is None
-        or liveness.member_object is None
-        or liveness.member_object.pod is None
-        or liveness.member_object.deleting
-    ):
+    shown = None if liveness is None else liveness.member_object
+    if liveness is None or shown is None or shown.pod is None or shown.deleting:
         return False
     answers = liveness.report is not None and liveness.reachable(observation.now, observation.desired.timing)
     return answers and not liveness.replaced_by_uuid and observation.desired.join_allowed

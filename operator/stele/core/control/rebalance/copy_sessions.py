@@ -15,7 +15,7 @@ from stele.core.control.rebalance.copy_scheduling import (
 )
 from stele.core.control.rebalance.scheduler import pass_reports
 from stele.core.control.state import Observation, State
-from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.ids import MemberIndex
 
 Pair = tuple[MemberIndex, MemberIndex]
 """Source and destination."""
@@ -57,27 +57,13 @@ def drive_sessions(state: State, observation: Observation) -> None:
 def _end_session(state: State, session: CopySession, now: float) -> None:
     """End a session once: its migrations continue (ingested), copy again (without Spark if it failed), or
     roll back."""
-    mine = [state.operations.migrations[p] for p, id in session.partitions.items() if _is(state, p, id)]
-    _count_bytes(state, session, mine)
+    running = (state.operations.get(id) for id in session.partitions.values())
+    operations = [each for each in running if isinstance(each, MigrationOperation)]
+    _count_bytes(state, session, operations)
     note_end(state, session, now)
-    if session.blames_spark and mine:
-        if _spark_failure(state, session.destination, now) != str(session.failure):
-            text = f"copies to {state.name_of(session.destination)} go on without Spark: {session.failure}"
-            state.emit("SparkFailed", text, warning=True)
-        before = state.copies.spark_failures.get(session.destination)
-        state.copies.spark_failures[session.destination] = SparkFailure.after(
-            before, str(session.failure), now
-        )
-        state.copies.spark_used_seconds.pop(session.destination, None)
-    elif session.spoiled and mine:
-        text = (
-            f"what was copied to {state.name_of(session.destination)} was damaged there, and is copied again"
-        )
-        state.emit("CopySpoiled", f"{text}: {session.failure}", warning=True)
-    elif session.engine is Engine.SPARK and mine and not session.failure:
-        state.copies.spark_used_seconds[session.destination] = now
-        state.copies.spark_failures.pop(session.destination, None)
-    for operation in mine:
+    if operations:
+        _note_outcome(state, session, now)
+    for operation in operations:
         operation.session = ""
         if operation.step is not Step.COPY:
             continue
@@ -91,15 +77,29 @@ def _end_session(state: State, session: CopySession, now: float) -> None:
     session.partitions = {}
 
 
-def _is(state: State, number: PartitionId, id: str) -> bool:
-    return number in state.operations.migrations and state.operations.migrations[number].id == id
+def _note_outcome(state: State, session: CopySession, now: float) -> None:
+    """Note whether Spark works for the destination, and report what went wrong there."""
+    destination, copies = session.destination, state.copies
+    if session.blames_spark:
+        failure = str(session.failure)
+        if _spark_failure(state, destination, now) != failure:
+            text = f"copies to {state.name_of(destination)} go on without Spark: {failure}"
+            state.emit("SparkFailed", text, warning=True)
+        before = copies.spark_failures.get(destination)
+        copies.spark_failures[destination] = SparkFailure.after(before, failure, now)
+        copies.spark_used_seconds.pop(destination, None)
+    elif session.spoiled:
+        text = f"what was copied to {state.name_of(destination)} was damaged there, and is copied again"
+        state.emit("CopySpoiled", f"{text}: {session.failure}", warning=True)
+    elif session.engine is Engine.SPARK and not session.failure:
+        copies.spark_used_seconds[destination] = now
+        copies.spark_failures.pop(destination, None)
 
 
-def _count_bytes(state: State, session: CopySession, mine: list[MigrationOperation]) -> None:
+def _count_bytes(state: State, session: CopySession, operations: list[MigrationOperation]) -> None:
     """Count a session's bytes for each plan, by its tablets' share."""
-    copied = max(session.copied_bytes, 0 if session.failure else session.bytes)
-    session.copied_bytes = copied
-    for operation in mine:
+    session.copied_bytes = max(session.copied_bytes, 0 if session.failure else session.bytes)
+    for operation in operations:
         part = session.part_of((operation.id,))
         for progress in state.rebalance.counted_for.get(operation.id, ()):
             progress.bytes_copied += part
@@ -154,16 +154,16 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
         operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
     if not waiting:
         return
-    id = state.new_id("s")
+    id, now = state.new_id("s"), observation.now
     partitions = {operation.partition: operation.id for operation in waiting}
     generations = {operation.partition: operation.generation for operation in waiting}
-    fragments = observation.desired.fragments
-    state.operations.begin(
-        CopySession(id, source, destination, partitions, generations, observation.now, fragments)
+    session = CopySession(
+        id, source, destination, partitions, generations, now, observation.desired.fragments
     )
+    state.operations.begin(session)
     for operation in waiting:
         operation.session, operation.needs_copy = id, False
-        operation.enter(Step.COPY, observation.now)
+        operation.enter(Step.COPY, now)
 
 
 def _choose(state: State, observation: Observation, session: CopySession) -> None:

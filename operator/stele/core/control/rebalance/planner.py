@@ -19,7 +19,7 @@ from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
 from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.user_plans import (
-    begin_asked,
+    begin_requested,
     checked,
     count_planned,
     in_force,
@@ -30,7 +30,8 @@ from stele.core.control.rebalance.user_plans import (
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, Observation, State
-from stele.core.placement.plan import DataMember, Plan, plan
+from stele.core.placement.plan import DataMember, Plan
+from stele.core.placement.plan import plan as plan_migrations
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition, PartitionTable
 
@@ -60,20 +61,12 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
         if member.lite or liveness is None:
             continue
         # A member without an object is being removed, though its process may answer for a moment.
-        drained = (
-            liveness.member_object is None
-            or liveness.member_object.drain
-            or liveness.member_object.lite
-            or liveness.member_object.deleting
-        )
+        shown = liveness.member_object
+        drained = shown is None or shown.drain or shown.lite or shown.deleting
         leaving, away = drained or index in state.membership.leaving, index in gone
         if away and (leaving or liveness.replaced_by_uuid or not liveness.in_grace(now, desired.timing)):
             continue
-        weight, zone = (
-            (1, None)
-            if liveness.member_object is None
-            else (liveness.member_object.weight, liveness.member_object.zone or None)
-        )
+        weight, zone = (1, None) if shown is None else (shown.weight, shown.zone or None)
         away = away or index in state.stops.emptied
         to_own_nothing = index in demoted
         expected.append(DataMember(index, weight, zone, leaving=leaving, away=away, demoted=to_own_nothing))
@@ -94,8 +87,10 @@ def preview(
     held = in_force(state, requests)
     granted, refused = checked(state, moves, members, desired.replicas)
     table, all_requests = state.table.stored, [*held, RebalanceRequest("", moves=granted)]
-    made = plan(table, members, desired.replicas, moves_of(state, all_requests, table, desired.replicas))
-    return replace(made, refusals=(*refused, *made.refusals))
+    plan = plan_migrations(
+        table, members, desired.replicas, moves_of(state, all_requests, table, desired.replicas)
+    )
+    return replace(plan, refusals=(*refused, *plan.refusals))
 
 
 def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
@@ -122,47 +117,37 @@ def places_known(state: State) -> bool:
 def make_plan(state: State, observation: Observation) -> None:
     """Plan when the situation changed, when a row lacks copies that are not planned, or when all planned
     migrations have ended and the table differs."""
-    plans = state.rebalance
-    if not _may_plan(state, observation.desired):
-        return
-    members = expected_members(state, observation.desired, observation.now)
+    plans, desired, now = state.rebalance, observation.desired, observation.now
+    members = expected_members(state, desired, now) if _may_plan(state, desired) else ()
     if all(member.away for member in members):
         return
-    begin_asked(state, observation, members)
+    begin_requested(state, observation, members)
     requests = in_force(state, observation.requests)
-    key = (
-        members,
-        observation.desired.replicas,
-        tuple((request.name, request.moves, request.cancelled) for request in requests),
-    )
+    moves = tuple((request.name, request.moves, request.cancelled) for request in requests)
+    key = (members, desired.replicas, moves)
     changed, first = key != plans.plan_key, not plans.plan_key
-    if not (changed or _again(state, members, observation.now) or _short(state, observation)):
+    if not (changed or _again(state, members, now) or _short(state, observation)):
         return
     if first or _lasting(key) != _lasting(plans.plan_key):
         plans.cancelled, plans.stopped = False, set()
-    plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, observation.now
-    paused = set() if changed else plans.retries.paused(observation.now)
+    plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, now
+    paused = set() if changed else plans.retries.paused(now)
     plans.retries.note_planned(paused)
-    expected = _expected(state)
-    made, copies = _planned(
-        state, expected, members, observation.desired.replicas, requests, but=plans.stopped | paused
-    )
-    situation = _situation(members, observation.desired.replicas, copies)
+    expected, leave_out = _expected(state), plans.stopped | paused
+    plan, copies = _planned(state, expected, members, desired.replicas, requests, leave_out=leave_out)
+    situation = _situation(members, desired.replicas, copies)
     if first:
         _remember(state, observation.requests, situation)
     if plans.cancelled:
-        made = _without(made, {each.partition for each in made.migrations} - user_plan_partitions(state))
-        if not made.migrations:
+        plan = _without(plan, {each.partition for each in plan.migrations} - user_plan_partitions(state))
+        if not plan.migrations:
             return
-    reason = (
-        _reason(state, members, observation.desired, requests)
-        if changed
-        else "what is left after the plan before"
-    )
-    note_planned(state, requests, made, sizes(state))
-    if _nothing_left(state, made, members):
+    rest = "what is left after the plan before"
+    reason = _reason(state, members, desired, requests) if changed else rest
+    note_planned(state, requests, plan, sizes(state))
+    if _nothing_left(state, plan, members):
         plans.approved = ""
-    _adopt(state, observation, expected, made, _Case(situation, reason, copies, goes_on=not changed))
+    _adopt(state, observation, expected, plan, _Case(situation, reason, copies, goes_on=not changed))
 
 
 def _lasting(key: tuple[Any, ...]) -> tuple[object, ...]:
@@ -213,11 +198,11 @@ def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     return idle and 0 < len(row.members) < replicas
 
 
-def _nothing_left(state: State, made: Plan, members: tuple[DataMember, ...]) -> bool:
+def _nothing_left(state: State, plan: Plan, members: tuple[DataMember, ...]) -> bool:
     """Return whether the situation is as planned: nothing runs, pauses after a failure, or waits for a
     member."""
     pending = state.operations.migrations or state.rebalance.retries.pauses
-    return not (made.migrations or pending or any(member.away for member in members))
+    return not (plan.migrations or pending or any(member.away for member in members))
 
 
 def _expected(state: State) -> PartitionTable:
@@ -237,7 +222,7 @@ def _planned(
     replicas: int,
     requests: tuple[RebalanceRequest, ...],
     *,
-    but: Collection[PartitionId],
+    leave_out: Collection[PartitionId],
 ) -> tuple[Plan, int | None]:
     """Return the plan, and the number of copies that it leaves when that is less than desired.
 
@@ -245,19 +230,19 @@ def _planned(
     which needs an approval.
     """
     moves = moves_of(state, requests, expected, replicas)
-    made = _without(plan(expected, members, replicas, moves), but)
+    plan = _without(plan_migrations(expected, members, replicas, moves), leave_out)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.table.replica_index.number(member.index) for member in members)
-    if made.migrations or not full or not 0 < staying < replicas:
-        return made, None
-    fewer = _without(plan(expected, members, staying, moves), but)
-    return (fewer, staying) if fewer.migrations else (made, None)
+    if plan.migrations or not full or not 0 < staying < replicas:
+        return plan, None
+    fewer = _without(plan_migrations(expected, members, staying, moves), leave_out)
+    return (fewer, staying) if fewer.migrations else (plan, None)
 
 
-def _without(made: Plan, some: Collection[PartitionId]) -> Plan:
-    if not some:
-        return made
-    return replace(made, migrations=tuple(each for each in made.migrations if each.partition not in some))
+def _without(plan: Plan, numbers: Collection[PartitionId]) -> Plan:
+    if not numbers:
+        return plan
+    return replace(plan, migrations=tuple(each for each in plan.migrations if each.partition not in numbers))
 
 
 def _situation(members: tuple[DataMember, ...], replicas: int, copies: int | None) -> str:
@@ -308,26 +293,26 @@ class _Case:
         self.reason = reason if copies is None else f"{reason}; leaves {copies} copies of each partition"
 
 
-def _adopt(state: State, observation: Observation, on: PartitionTable, made: Plan, case: _Case) -> None:
+def _adopt(state: State, observation: Observation, on: PartitionTable, plan: Plan, case: _Case) -> None:
     plans = state.rebalance
-    plans.refusals = made.refusals
+    plans.refusals = plan.refusals
     if plans.approved != case.situation:
         plans.approved = ""
-    waits = () if _approved(state, observation.desired, case) else _waiting(state, made)
+    waits = () if _approved(state, observation.desired, case) else _waiting(state, plan)
     held = frozenset(waits)
-    free = tuple(each for each in made.migrations if each.partition not in held)
-    plans.queues = Queues.of(replace(made, migrations=free), on.partitions)
-    proposed = tuple(each for each in made.migrations if each.partition in held)
-    plans.proposal = replace(made, migrations=proposed) if proposed else None
+    free = tuple(each for each in plan.migrations if each.partition not in held)
+    plans.queues = Queues.of(replace(plan, migrations=free), on.partitions)
+    proposed = tuple(each for each in plan.migrations if each.partition in held)
+    plans.proposal = replace(plan, migrations=proposed) if proposed else None
     progress, now = plans.progress, observation.now
     if progress is not None and _same(progress, case, proposed=bool(proposed)):
-        _count(state, progress, made)
+        _count(state, progress, plan)
         return
     if progress is not None:
         finish_plan(state, RebalancePhase.SUPERSEDED, now)
-    if made.migrations:
+    if plan.migrations:
         phase = RebalancePhase.PROPOSED if proposed else RebalancePhase.RUNNING
-        plans.progress = _new_progress(state, made, case, phase, now)
+        plans.progress = _new_progress(state, plan, case, phase, now)
         _announce(state, plans.progress)
 
 
@@ -346,35 +331,35 @@ def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
     )
 
 
-def _waiting(state: State, made: Plan) -> set[PartitionId]:
+def _waiting(state: State, plan: Plan) -> set[PartitionId]:
     """Return the partitions that wait for the plan's approval.
 
     Missing copies do not wait (nor do earlier steps of their partitions), nor do moves that a user named.
     """
-    adds = {each.partition for each in made.migrations if each.adds}
-    return {each.partition for each in made.migrations} - adds - user_plan_partitions(state)
+    adds = {each.partition for each in plan.migrations if each.adds}
+    return {each.partition for each in plan.migrations} - adds - user_plan_partitions(state)
 
 
 def _new_progress(
-    state: State, made: Plan, case: _Case, phase: RebalancePhase, now: float
+    state: State, plan: Plan, case: _Case, phase: RebalancePhase, now: float
 ) -> RebalanceProgress:
     state.rebalance.plan_number += 1
     progress = RebalanceProgress(
-        state.rebalance.plan_number, made, case.reason, now, 0, Counter(), phase=phase
+        state.rebalance.plan_number, plan, case.reason, now, 0, Counter(), phase=phase
     )
     progress.situation, progress.copies_left = case.situation, case.copies
-    _count(state, progress, made)
+    _count(state, progress, plan)
     return progress
 
 
-def _count(state: State, progress: RebalanceProgress, made: Plan) -> None:
-    progress.plan = made
-    count_planned(state, progress, made.migrations, sizes(state))
+def _count(state: State, progress: RebalanceProgress, plan: Plan) -> None:
+    progress.plan = plan
+    count_planned(state, progress, plan.migrations, sizes(state))
 
 
 def _announce(state: State, progress: RebalanceProgress) -> None:
-    made = progress.plan
-    text = f"{len(made.migrations)} migrations, {made.copies} copies, {progress.bytes_planned} bytes"
+    plan = progress.plan
+    text = f"{len(plan.migrations)} migrations, {plan.copies} copies, {progress.bytes_planned} bytes"
     if progress.phase is RebalancePhase.PROPOSED:
         state.emit("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {progress.reason}")
     else:

@@ -43,15 +43,14 @@ NOT_ITS_FAULT = frozenset(
 
 def start(state: State, observation: Observation) -> None:
     """Start the migrations that may start."""
-    plans = state.rebalance
-    desired = observation.desired
-    forget_short(state, observation.now)
-    _forget_service_failures(state, observation.now)
+    plans, desired, now = state.rebalance, observation.desired, observation.now
+    forget_short(state, now)
+    _forget_service_failures(state, now)
     if not len(plans.queues):
         forget_waiting(state)
     if not desired.may_start or not (len(plans.queues) or plans.demotions):
         return
-    able = frozenset(member.index for member in data_members(state, desired, observation.now))
+    able = frozenset(member.index for member in data_members(state, desired, now))
     held = frozenset().union(
         state.operations.by_row,
         state.table.staged,
@@ -65,14 +64,13 @@ def start(state: State, observation: Observation) -> None:
     busy = [each.participants for each in state.operations.migrations.values() if _burdens(each)]
     # After a pause of this process no member counts as failed yet: a row must not shrink to one that has.
     known = state.membership.liveness
-    able = frozenset(each for each in able if known[each].reachable(observation.now, desired.timing))
+    able = frozenset(each for each in able if known[each].reachable(now, desired.timing))
     held |= start_handovers(state, observation, able, held)
     if state.failing_over:
         return
-    rows = state.table.partitions
-    admit = _admission(state, observation.now)
+    rows, admit = state.table.partitions, _admission(state, now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
-        operation = begin(state.new_id("m"), migration, rows[migration.partition], observation.now)
+        operation = begin(state.new_id("m"), migration, rows[migration.partition], now)
         state.operations.begin(operation)
         plans.counted_for[operation.id] = tuple(_plans_for(state, migration.partition))
 

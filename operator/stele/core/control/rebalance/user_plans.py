@@ -88,14 +88,12 @@ def moves_of(
 
 def _indexed(named: NamedMove, indexes: Mapping[str, MemberIndex]) -> Move | None:
     """Return the move by indexes; None when one of its members is unknown."""
-    if (named.source and named.source not in indexes) or (
-        named.destination and named.destination not in indexes
-    ):
+    if any(name and name not in indexes for name in (named.source, named.destination)):
         return None
     return Move(named.partition, indexes.get(named.source), indexes.get(named.destination))
 
 
-def begin_asked(state: State, observation: Observation, members: Sequence[DataMember]) -> None:
+def begin_requested(state: State, observation: Observation, members: Sequence[DataMember]) -> None:
     """Check the moves of each new plan: refused, already done, or accepted."""
     for request in observation.requests:
         progress = state.rebalance.user_plans.get(request.name)
@@ -208,13 +206,9 @@ def count_planned(
 
 def user_plan_partitions(state: State) -> frozenset[PartitionId]:
     """Return the partitions of running users' plans."""
-    return frozenset[PartitionId]().union(
-        *(
-            progress.partitions
-            for progress in state.rebalance.user_plans.values()
-            if progress.phase is RebalancePhase.RUNNING
-        )
-    )
+    plans = state.rebalance.user_plans.values()
+    running = (each.partitions for each in plans if each.phase is RebalancePhase.RUNNING)
+    return frozenset[PartitionId]().union(*running)
 
 
 def end_user_plans(state: State, observation: Observation) -> None:
@@ -228,25 +222,16 @@ def end_user_plans(state: State, observation: Observation) -> None:
             continue
         if request.handover:
             continue
-        left = {
-            m.partition
-            for m in paired(request.moves)
-            if m.partition in progress.partitions - request.cancelled
-        }
-        progress.partitions &= {
-            move.partition
-            for move in paired(request.moves)
-            if move.partition in left and not _satisfied(state, move)
-        }
+        left = progress.partitions - request.cancelled
+        open_moves = [each for each in paired(request.moves) if each.partition in left]
+        progress.partitions = frozenset(m.partition for m in open_moves if not _satisfied(state, m))
         _end(state, progress, observation.now)
 
 
 def _busy(state: State, progress: RebalanceProgress) -> bool:
-    waiting, operation = state.rebalance.queues.waiting, state.operations.migrations
-    return any(
-        number in operation or number in waiting or number in state.operations.promotions
-        for number in progress.partitions
-    )
+    operations = state.operations
+    busy = (state.rebalance.queues.waiting, operations.migrations, operations.promotions)
+    return any(number in each for number in progress.partitions for each in busy)
 
 
 def _end(state: State, progress: RebalanceProgress, now: float) -> None:
