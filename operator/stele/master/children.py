@@ -55,12 +55,12 @@ class Children:
         return stored if stored is not None and belongs_to(stored, owner) else None
 
     async def ensure(self, kind: Kind, body: Object, owner: str) -> Object | None:
-        """Return our object, created when missing; None when its name is taken."""
+        """Return our object, created when the cache lacks it; None when its name is taken."""
         stored = self._cache.get(kind, self._namespace, body["metadata"]["name"])
         return self._own(kind, body, stored, owner) if stored else await self.create(kind, body, owner)
 
     async def create(self, kind: Kind, body: Object, owner: str) -> Object | None:
-        """Like `ensure`, without the cache, which may be outdated."""
+        """Create the object, or return ours if it exists; None when its name is taken."""
         try:
             with self._noting_refusal(kind, body):
                 stored = await self._api.create(kind, self._namespace, body)
@@ -72,7 +72,7 @@ class Children:
         return own
 
     async def apply(self, kind: Kind, body: Object, owner: str) -> None:
-        """Create the object, or overwrite the fields in `body`, unless this process wrote the same last."""
+        """Create our object, or overwrite the fields in `body`, unless this process wrote the same last."""
         with self._noting_refusal(kind, body):
             await self._apply(kind, body, owner)
 
@@ -95,6 +95,7 @@ class Children:
             self._cache.put(kind, await self._api.replace(kind, self._namespace, body))
 
     async def delete(self, kind: Kind, name: str, owner: str) -> None:
+        """Delete our object, unless that has begun already."""
         stored = self.find(kind, name, owner)
         if stored is not None and not stored["metadata"].get("deletionTimestamp"):
             await self._api.delete(kind, self._namespace, name, stored["metadata"]["uid"])

@@ -43,15 +43,15 @@ class SparkJobs:
     def jobs(self) -> Mapping[str, Job]:
         return self._jobs
 
-    def want(self, copy_sessions: Sequence[CopySession], state: State) -> None:
-        wanted = {copy_session.id for copy_session in copy_sessions}
-        for session in self._tasks.keys() - wanted:
-            self._tasks.pop(session).cancel()
-            self._jobs.pop(session, None)
-        for copy_session in copy_sessions:
-            if copy_session.id not in self._tasks:
-                work = self._follow(job_of(copy_session, state, self._cluster()))
-                self._tasks[copy_session.id] = asyncio.get_running_loop().create_task(work)
+    def want(self, sessions: Sequence[CopySession], state: State) -> None:
+        """Submit the jobs of these sessions, and cancel those of all others."""
+        for id in self._tasks.keys() - {session.id for session in sessions}:
+            self._tasks.pop(id).cancel()
+            self._jobs.pop(id, None)
+        for session in sessions:
+            if session.id not in self._tasks:
+                work = self._follow(job_of(session, state, self._cluster()))
+                self._tasks[session.id] = asyncio.get_running_loop().create_task(work)
 
     async def _follow(self, job: CopyJob) -> None:
         try:
@@ -119,20 +119,17 @@ class SparkJobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def job_of(copy_session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
+def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
     """Return the copy job of a session; the destination's volume is the claim of its name."""
-    spark = cluster.spec.spark
-    source, destination = (
-        state.table.members[copy_session.source],
-        state.table.members[copy_session.destination],
-    )
+    spark, members = cluster.spec.spark, state.table.members
+    source, destination = members[session.source], members[session.destination]
     return CopyJob(
-        session=copy_session.id,
+        session=session.id,
         destination=destination.name,
         claim=destination.name,
         source_url=http_root(source.address, manifests.TRANSFER_PORT),
-        token=copy_session.token,
-        items=copy_session.items,
+        token=session.token,
+        items=session.items,
         executors=spark.executors,
         cores=spark.cores,
         memory=f"{quantity_bytes(spark.memory) // (1 << 20)}m",

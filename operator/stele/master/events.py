@@ -18,11 +18,13 @@ _numbers = itertools.count(1)
 
 
 async def post(api: Api, cluster: TabletCluster, events: Sequence[ClusterEvent]) -> None:
+    """Create the Event objects, at most EVENTS_MAX of them."""
     for each in events[:EVENTS_MAX]:
         await api.create(EVENTS, cluster.metadata.namespace, event_of(cluster, each, datetime.now(UTC)))
 
 
 def event_of(cluster: TabletCluster, event: ClusterEvent, now: datetime) -> dict[str, Any]:
+    """Return the Event object; its message is cut at MESSAGE_LETTERS_MAX."""
     meta = cluster.metadata
     moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     name = f"{meta.name}.{int(now.timestamp() * 1_000_000):x}{next(_numbers):x}"

@@ -112,6 +112,7 @@ class KubernetesClusterObjects:
         return desired_spec_of(self.cluster())
 
     def member_objects(self) -> tuple[MemberObject, ...]:
+        """Return the cluster's members with their pods, without objects that cannot be parsed."""
         members = []
         cluster = self.cluster()
         self._listed = {}
@@ -249,7 +250,7 @@ class KubernetesClusterObjects:
         claim = await children.ensure(CLAIMS, manifests.claim(cluster, index), uid)
         if claim is not None:
             await children.replace(CLAIMS, claim, manifests.kept_claim(claim))
-        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded"):
+        if has_ended(pod):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 
     async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
@@ -310,11 +311,8 @@ class KubernetesClusterObjects:
             return
         body = manifests.copier_pod(cluster, self._settings.copier)
         pod = await children.ensure(PODS, body, uid)
-        if pod is None:
-            return
-        if pod.get("status", {}).get("phase") in ("Failed", "Succeeded") or (
-            outdated_pod(pod, body) and not self._has_spark_jobs()
-        ):
+        outdated = pod is not None and outdated_pod(pod, body) and not self._has_spark_jobs()
+        if pod is not None and (outdated or has_ended(pod)):
             await children.delete(PODS, name, uid)
 
     def _has_spark_jobs(self) -> bool:
@@ -402,6 +400,7 @@ class KubernetesClusterObjects:
 
 
 def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
+    """Return what one decision needs of the cluster's spec and annotations."""
     spec = cluster.spec
     detection = spec.failure_detection
     return DesiredSpec(
@@ -437,7 +436,7 @@ def pod_facts(pod: Object) -> PodFacts:
     container: Object = next((c for c in status.get("containerStatuses") or [] if c["name"] == "member"), {})
     state = container.get("state") or {}
     waiting_after = "waiting" in state and bool((container.get("lastState") or {}).get("terminated"))
-    ended = "terminated" in state or waiting_after or status.get("phase") in ("Failed", "Succeeded")
+    ended = "terminated" in state or waiting_after or has_ended(pod)
     started = container.get("containerID", "")
     process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
     address = str(status.get("podIP", ""))
@@ -456,6 +455,11 @@ def _since_seconds(container: Object) -> float:
     ended = (container.get("lastState") or {}) if "waiting" in state else state
     time = (state.get("running") or {}).get("startedAt") or (ended.get("terminated") or {}).get("finishedAt")
     return datetime.fromisoformat(time).timestamp() if time else 0.0
+
+
+def has_ended(pod: Object) -> bool:
+    """Return whether none of the pod's containers runs, or will be started again."""
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
 def node_of(pod: Object | None) -> str:

@@ -49,8 +49,9 @@ def has_revision(pod: Object, revision: str) -> bool:
 
 
 def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
-    """What of the pod is not as wanted, empty when nothing is. One that has no revision was made by an
-    operator that wrote none: it is outdated only for what can be seen in it.
+    """Return what of the pod differs from the wanted one; empty when nothing does.
+
+    A pod without a revision was created by an operator that wrote none: only its visible fields count.
     """
     if has_revision(pod, wanted["metadata"]["annotations"][REVISION]):
         return ()

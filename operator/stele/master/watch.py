@@ -16,7 +16,7 @@ from stele.master.manifests import CLUSTER_LABEL
 from stele.model.ownership import CLUSTER_UID_LABEL
 
 LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
-"""Of kinds that others have, too, those with one of these are looked at; each of ours has one."""
+"""Labels of watched objects, for kinds that others create, too: each object of ours has one of them."""
 
 SERVER_SECONDS = 300
 CLIENT_SECONDS = 330
@@ -24,7 +24,7 @@ CONNECT_SECONDS = 10
 
 
 def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
-    """Handlers for all kinds that the loops look at."""
+    """Return handlers for all kinds that the loops read."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -57,7 +57,7 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
 
 
 async def listed(api: Api, kind: Kind, namespace: str) -> list[dict[str, Any]]:
-    """What the watches of a kind look at, as it is now."""
+    """Return the present objects of a kind, as far as they are watched."""
     lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
     return list({each["metadata"]["uid"]: each for objects in lists for each in objects}.values())
 
@@ -78,7 +78,7 @@ def _watch(registry: kopf.OperatorRegistry, cache: Cache, kind: Kind, label: str
 
 
 async def run(cache: Cache, login: Login, namespaces: tuple[str, ...], ready: asyncio.Event) -> None:
-    """Until cancelled."""
+    """Watch until cancelled."""
     await kopf.operator(
         registry=registry_of(cache, login),
         namespaces=list(namespaces),

@@ -116,8 +116,8 @@ class Queues:
         self._end_if_empty(group)
 
     def _correct(self, group: Group, rows: Sequence[Partition], held: frozenset[PartitionId]) -> None:
-        """Take those out that do not belong there, up to the first that does: that one is the last then, so
-        that one look costs little and some looks meet all."""
+        """Remove partitions that do not belong there, up to the first that does, which becomes the last: so
+        one search costs little, and several meet all."""
         while self.groups[group]:
             partition = next(iter(self.groups[group]))
             if partition in held:

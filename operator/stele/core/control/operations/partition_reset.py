@@ -65,7 +65,7 @@ class PartitionReset:
         return [(self.member, CreateTablet(self.partition, self.base.version, self.id))]
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Ignored: only the member's reply that the tablet is on its disk counts."""
+        """Ignore it: only the member's reply that the tablet is on its disk counts."""
 
     def on_result(self, member: MemberIndex, command: Command, result: Result, now: float) -> None:
         """Handle the chosen member's result."""

@@ -93,7 +93,7 @@ class Promotion:
             self.enter(Step.AGREED if result.code == OK else Step.OUTDATED)
 
     def on_report(self, member: MemberIndex, name: str, report: ExchangeReply, now: float) -> None:
-        """Ignored: only replies to its fence count."""
+        """Ignore it: only replies to its fence count."""
 
     def _fenced(self, member: MemberIndex, result: Result, now: float) -> None:
         if result.code == WAIT:
