@@ -46,7 +46,11 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class Flow(IntEnum):
-    """PROBE: its last operation is unknown. STREAM: it is fed. STUCK: this log begins too late for it."""
+    """PROBE: its last operation is unknown. STREAM: it is fed. STUCK: this log begins too late for it.
+
+    Each may follow each, so there is no table: a position decides between STREAM and STUCK, whatever was
+    known before, and a lost session means PROBE.
+    """
 
     PROBE = 0
     STREAM = 1
