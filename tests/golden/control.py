@@ -76,7 +76,8 @@ class OperationMachine:
         """One decision: members 0 and 1 are there, or those that are named `mINDEX=process`."""
         members = {int(name[1:]): process for name, process in facts.items() if name[0] == "m"}
         busy, stamp = facts.get("busy", 0), facts.get("stamp", 7)
-        self._operation.drive(ChangeInput(desired, self._now, busy, stamp, 3, members or {0: 1, 1: 1}), id)
+        given = ChangeInput(desired, self._now, busy, stamp, 3, members or {0: 1, 1: 1})
+        self._operation.drive(given, lambda: id)
 
     def forgets(self, *members: int) -> None:
         self._operation.forget(frozenset(members))

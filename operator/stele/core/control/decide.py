@@ -124,7 +124,7 @@ def _change_state(state: State, observation: Observation) -> Observation:
             processes,
             _desired_features(state, observation),
         ),
-        state.new_id("c"),
+        lambda: state.new_id("c"),
     )
     change.forget(gone)
     if before is Step.LOCKING and change.step is Step.WAITING and change.reason and change.changes_state:

@@ -12,7 +12,7 @@ See docs/decisions/0025-cluster-states.md and docs/internals/formats.md.
 The write of the head is the commit. A new master reads the head: the change is done, or it starts again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -131,8 +131,8 @@ class StateChange:
             self.unlocking.update(dict.fromkeys(self._asked, self.id))
         self.step, self.reason = to, reason
 
-    def drive(self, given: ChangeInput, id: str) -> None:
-        """Advance as far as one decision can. `id` is for a lock that starts now."""
+    def drive(self, given: ChangeInput, new_id: Callable[[], str]) -> None:
+        """Advance as far as one decision can. A lock that starts now takes a new id."""
         if self.step is Step.COMMITTING:
             return
         target = given.desired, given.features
@@ -146,16 +146,16 @@ class StateChange:
         if self.step is Step.STEADY:
             self.enter(Step.WAITING)
         if self.step is Step.WAITING:
-            self._wait(given, id)
+            self._wait(given, new_id)
         elif self.step is Step.LOCKING:
             self._lock(given)
 
-    def _wait(self, given: ChangeInput, id: str) -> None:
+    def _wait(self, given: ChangeInput, new_id: Callable[[], str]) -> None:
         if given.under_way:
             self.reason = f"{given.under_way} migrations are under way and end first"
         elif given.now >= self.not_before_seconds:
             self.enter(Step.LOCKING, "members are asked")
-            self.id, self.began_seconds = id, given.now
+            self.id, self.began_seconds = new_id(), given.now
             self.agreed, self.refused = {}, {}
             self._lock(given)
 
