@@ -37,7 +37,7 @@ class ClusterView:
 
     @property
     def leaving(self) -> "frozenset[MemberIndex]":
-        """Surplus, drained and deleted members."""
+        """The surplus, drained and deleted members."""
         surplus = leaving([_candidate(each) for each in self.members.values()], self.cluster.spec.members)
         return surplus | {index for index, each in self.members.items() if each.spec.drain}
 
@@ -69,7 +69,7 @@ class ClusterView:
 
     @property
     def obstacles(self) -> list[str]:
-        """Settings that keep the master from migrating."""
+        """The settings that keep the master from migrating."""
         spec, obstacles = self.cluster.spec, []
         if self.cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
             obstacles.append(f"annotation {PAUSED_ANNOTATION} is true")

@@ -77,19 +77,20 @@ class View:
     def __init__(self, cluster_view: "ClusterView", rebalances: "Sequence[TabletRebalance]") -> None:
         from stele.cli.situation import planned
 
-        self.cluster_view = cluster_view
+        self.cluster_view, self.rows = cluster_view, cluster_view.table.rows
         self.rebalances = rebalances
         self.outcome = planned(cluster_view.situation)
         self.alive = frozenset(each.index for each in self.outcome.situation.members)
 
     def number(self, text: str) -> "PartitionId":
         """Parse the number of a partition. Raises BadInput."""
-        count = len(self.cluster_view.table.rows)
+        count = len(self.rows)
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < count):
             raise BadInput(f'PARTITION is "{text}"; expected a whole number from 0 to {count - 1}')
         return int(text)
 
     def of_cluster(self) -> Iterator[str]:
+        """Iterate what is to say of the whole cluster."""
         from stele.cli.plan_view import places, refusal_lines
 
         cluster = self.cluster_view.cluster
@@ -97,9 +98,7 @@ class View:
         yield f"phase {phase.value if phase else 'unknown'}: {cluster.status.message or 'no message'}"
         yield from _conditions(cluster.status.conditions)
         replicas = cluster.spec.replicas
-        thin = [
-            number for number in range(len(self.cluster_view.table.rows)) if self._alive(number) < replicas
-        ]
+        thin = [number for number in range(len(self.rows)) if self._alive(number) < replicas]
         if thin:
             yield f"fewer than {replicas} copies on live members: {places(thin, LISTED_MAX)}"
         kinds = Counter(each.type.value for each in self.outcome.plan.migrations)
@@ -111,9 +110,10 @@ class View:
         yield from self._obstacles()
 
     def of_partition(self, number: "PartitionId") -> Iterator[str]:
+        """Iterate what is to say of one partition."""
         from stele.core.placement.plan import WHOLE_CLUSTER
 
-        row = self.cluster_view.table.rows[number]
+        row = self.rows[number]
         holders = [
             self._holder(index, member) for index, member in enumerate(row.replicas) if member is not None
         ]
@@ -124,7 +124,6 @@ class View:
         yield from (f"planned: {self._step(each)}" for each in steps)
         if not steps:
             yield "no migration is planned"
-
         for refusal in self.outcome.plan.refusals:
             if refusal.partition in (number, WHOLE_CLUSTER):
                 yield f"{refusal.reason}: {refusal.detail}"
@@ -132,9 +131,10 @@ class View:
         yield from self._obstacles()
 
     def of_member(self, index: "MemberIndex") -> Iterator[str]:
+        """Iterate what is to say of one member."""
         from stele.cli.plan_view import places
 
-        member, rows = self.cluster_view.members[index], self.cluster_view.table.rows
+        member, rows = self.cluster_view.members[index], self.rows
         state = member.status.state
         yield f"state {state.value if state else 'unknown'}, {out.size(member.status.bytes)} on its volume"
         if all(each.index != index for each in self.cluster_view.table.head.members):
@@ -144,11 +144,7 @@ class View:
         owned = sum(row.owner == index for row in rows)
         held_partitions = [number for number, row in enumerate(rows) if index in row.replicas]
         yield f"owns {owned} partitions and holds backups of {len(held_partitions) - owned}"
-        only = [
-            number
-            for number in held_partitions
-            if self.cluster_view.table.rows[number].members & self.alive <= {index}
-        ]
+        only = [number for number in held_partitions if rows[number].members & self.alive <= {index}]
         if only:
             yield f"no other live member holds {places(only, LISTED_MAX)}"
         steps = self.outcome.plan.migrations
@@ -168,13 +164,11 @@ class View:
         elif member.metadata.deletion_timestamp is not None:
             yield "it is being drained: its TabletMember is being deleted"
         elif index in self.cluster_view.leaving:
-            yield (
-                "it is being drained: spec.members of the cluster is "
-                f"{self.cluster_view.cluster.spec.members}"
-            )
+            desired = self.cluster_view.cluster.spec.members
+            yield f"it is being drained: spec.members of the cluster is {desired}"
 
     def _alive(self, number: "PartitionId") -> int:
-        return len(self.cluster_view.table.rows[number].members & self.alive)
+        return len(self.rows[number].members & self.alive)
 
     def _holder(self, index: int, member: "MemberIndex") -> str:
         member_object = self.cluster_view.members.get(member)
