@@ -153,7 +153,7 @@ def one_version_for_two_rows() -> AbstractContextManager[Any]:
     """A change skips no version although somebody may have accepted another row."""
 
     def next_version(self: TableView, number: int, least: int = 0) -> int:
-        return self.table.partitions[number].version + 1
+        return self.partitions[number].version + 1
 
     return patch.object(TableView, "next_version", next_version)
 
