@@ -20,6 +20,7 @@ import msgspec
 
 from e2e.bench.member_stage import free_ports
 from stele.core.control import commands as m
+from stele.core.formats import FIRST
 from stele.core.kv.keyslot import partition_of
 from stele.core.placement.migration import swapped
 from stele.core.table.table import Replicas
@@ -49,7 +50,10 @@ Process = Forked | asyncio.subprocess.Process
 
 @dataclass
 class MemberProcess:
-    """One member as a process; `start` after `kill` is a restart on the same volume."""
+    """One member as a process; `start` after `kill` is a restart on the same volume.
+
+    `source` is where the modules of its build are, None for this one.
+    """
 
     index: int
     host: str
@@ -59,6 +63,7 @@ class MemberProcess:
     process: Process | None = None
     transfer: Process | None = None
     uuid: str = ""
+    source: Path | None = None
 
     def environment(self) -> dict[str, str]:
         resp, peer, admin, transfer, metrics = self.ports
@@ -82,11 +87,11 @@ class MemberProcess:
         """With `extra` in its environment, this time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         env = {**self.environment(), **extra}
-        self.process = fork_server().fork("member", env, self.folder.parent / f"m{self.index}.log")
+        self.process = fork_server(self.source).fork("member", env, self.folder.parent / f"m{self.index}.log")
 
     async def start_transfer(self) -> None:
         log = self.folder.parent / f"t{self.index}.log"
-        self.transfer = fork_server().fork("transfer", self.environment(), log)
+        self.transfer = fork_server(self.source).fork("transfer", self.environment(), log)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -122,7 +127,7 @@ class RefusedError(AssertionError):
 
 class Cluster:
     """Members, and the master's side of the protocol. `rows` is what the master stored, `orders` what each
-    member was last told to do.
+    member was last told to do; members that are added run the build at `source`, None for this one.
     """
 
     def __init__(self, folder: Path, partitions: int, replicas: int, env: dict[str, str]) -> None:
@@ -134,6 +139,8 @@ class Cluster:
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
+        self.features = FIRST
+        self.source: Path | None = None
         self.orders: dict[int, m.Command] = {}
         self.state = "Active"
         self.lite: set[int] = set()
@@ -151,6 +158,7 @@ class Cluster:
         member = MemberProcess(
             index, f"127.0.{WORKER}.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
         )
+        member.source = self.source
         await member.start()
         reply = await self.hello(member)
         member.uuid = reply.uuid
@@ -166,7 +174,7 @@ class Cluster:
 
     async def hello(self, member: MemberProcess) -> m.ExchangeReply:
         """First contact, as soon as the process answers."""
-        request = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=self.epoch, recipient="")
+        request = m.ExchangeRequest(format=self.features, cluster=CLUSTER, epoch=self.epoch, recipient="")
         return await eventually(lambda: self.post(member, request), lambda reply: reply.code == "OK")
 
     async def post(self, member: MemberProcess, request: m.ExchangeRequest) -> m.ExchangeReply:
@@ -179,7 +187,7 @@ class Cluster:
     ) -> m.ExchangeReply:
         """One tick for one member, with the whole table unless `rows` are given."""
         request = m.ExchangeRequest(
-            format=1,
+            format=self.features,
             cluster=CLUSTER,
             epoch=self.epoch,
             recipient=self.members[index].uuid,

@@ -44,10 +44,14 @@ class Forked:
 
 
 class ForkServer:
-    """Forks one process at a time. A thread reads what became of them: loops come and go with tests."""
+    """Forks one process at a time. A thread reads what became of them: loops come and go with tests.
 
-    def __init__(self) -> None:
+    `source` is the root of the modules of another build.
+    """
+
+    def __init__(self, source: Path | None = None) -> None:
         path = [str(PROGRAM.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        path.insert(1, "" if source is None else str(source))
         self._process = subprocess.Popen(
             [sys.executable, str(PROGRAM)],
             stdin=subprocess.PIPE,
@@ -85,8 +89,8 @@ class ForkServer:
 
 
 @cache
-def fork_server() -> ForkServer:
-    """The only one of this process of tests."""
-    made = ForkServer()
+def fork_server(source: Path | None = None) -> ForkServer:
+    """The only one of this process of tests for a build, this one by default."""
+    made = ForkServer(source)
     atexit.register(made.close)
     return made

@@ -1,0 +1,48 @@
+"""The source of the last release, to run its members beside those of this build.
+
+`last_release.txt` names the release and its commit; a release writes its own there. The source comes from the
+history of the checkout, once, into the cache outside it. It runs with the packages of this environment.
+"""
+
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from e2e.cluster.cache import root
+
+LAST_RELEASE = Path(__file__).with_name("last_release.txt")
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def last_release() -> Path:
+    """Return the root of the last release's modules. Raises AssertionError, with what to do, without it."""
+    version, commit = LAST_RELEASE.read_text().split()
+    folder = root() / "releases" / commit
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as aside:
+            with tarfile.open(fileobj=BytesIO(_archive(version, commit))) as archive:
+                archive.extractall(aside, filter="data")
+            (Path(aside) / "operator").rename(folder)
+    return folder
+
+
+def _archive(version: str, commit: str) -> bytes:
+    archive = ("archive", "--format=tar", commit, "operator")
+    done = _git(*archive)
+    if done.returncode:
+        # A shallow clone has only its last commits.
+        _git("fetch", "--depth=1", "origin", commit)
+        done = _git(*archive)
+    text = (
+        f"release {version} is needed to test upgrades from it, and this checkout lacks its commit {commit}: "
+        "use a clone with its history (git fetch --unshallow, or fetch-depth: 0 in CI); git says: "
+    )
+    assert done.returncode == 0, text + done.stderr.decode(errors="replace").strip()
+    return done.stdout
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, check=False)
