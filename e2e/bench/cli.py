@@ -12,7 +12,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from e2e.bench import copy_bench, machine, master, member, planning
+from e2e.bench import copy_bench, handover, machine, master, member, planning
 from e2e.bench.report import Report, draw
 from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK, exit_code_of, grammar
 from e2e.cluster.steps import say
@@ -22,6 +22,7 @@ BENCHES: dict[str, ModuleType] = {
     "master": master,
     "member": member,
     "copy": copy_bench,
+    "handover": handover,
 }
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5

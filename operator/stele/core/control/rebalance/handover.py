@@ -20,7 +20,7 @@ those of users, and the others are asked for again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from stele.core.control.commands import Reason, ReasonCode
@@ -36,11 +36,11 @@ from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
 
-SWAPS_PER_MEMBER_MAX = 64
-"""SWAPs of hand-overs that run at once at one member.
+SWAPS_PER_MEMBER_MAX = 16
+"""SWAPs that run at once at one member, of hand-overs or of a plan.
 
-Each holds the requests of its partition while it runs, and costs both members a few synced writes: with more,
-every single one takes longer.
+Each holds the requests of its partition while it runs and costs its members some synced writes, so the more
+run at once the longer each takes: 70 ms with 16, 180 ms with 64 (docs/internals/benchmarks.md).
 """
 
 OF_USER = "TabletRebalance/"
@@ -140,25 +140,37 @@ def start_handovers(
 
     `able` members take part in migrations now; `held` partitions have to wait for something else.
     """
-    members = expected_members(state, observation.desired, observation.now)
-    running = Counter(member for swap in _swaps(state) for member in swap.participants)
+    members, room = expected_members(state, observation.desired, observation.now), SwapRoom(state)
     held = held | state.rebalance.retries.paused(observation.now)
     partitions: set[PartitionId] = set()
     for member in [each for each in demoted(state) if each in able]:
         takers = able - _silent(state, member)
         for migration in _handover(state, member, [m for m in members if m.index in takers]).migrations:
-            full = any(running[each] >= SWAPS_PER_MEMBER_MAX for each in migration.participants)
-            if migration.partition in held or full:
+            if migration.partition in held or not room.admits(migration):
                 _roll_back(state, migration.partition, observation.now)
             else:
-                running.update(migration.participants)
+                room.take(migration)
                 _begin(state, migration, member, observation.now)
             partitions.add(migration.partition)
     return partitions
 
 
-def _swaps(state: State) -> Iterator[MigrationOperation]:
-    return (each for each in state.operations.migrations.values() if each.migration.type is Type.SWAP)
+class SwapRoom:
+    """Which members may take part in another SWAP; other migrations are admitted always."""
+
+    def __init__(self, state: State) -> None:
+        self._running = Counter[MemberIndex]()
+        for operation in state.operations.migrations.values():
+            self.take(operation.migration)
+
+    def admits(self, migration: Migration) -> bool:
+        members = migration.participants if migration.type is Type.SWAP else ()
+        return all(self._running[member] < SWAPS_PER_MEMBER_MAX for member in members)
+
+    def take(self, migration: Migration) -> None:
+        """Count a migration that starts."""
+        if migration.type is Type.SWAP:
+            self._running.update(migration.participants)
 
 
 def _silent(state: State, owner: MemberIndex) -> set[MemberIndex]:

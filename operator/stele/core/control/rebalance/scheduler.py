@@ -15,7 +15,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     forget_waiting,
     note_short,
 )
-from stele.core.control.rebalance.handover import start_handovers
+from stele.core.control.rebalance.handover import SwapRoom, start_handovers
 from stele.core.control.rebalance.planner import data_members
 from stele.core.control.state import Observation, State
 from stele.core.placement.migration import Migration
@@ -68,10 +68,12 @@ def start(state: State, observation: Observation) -> None:
     held |= start_handovers(state, observation, able, held)
     if state.failing_over:
         return
-    rows, admit = state.table.partitions, _admission(state, now)
+    rows, room = state.table.partitions, SwapRoom(state)
+    admit = _admission(state, room, now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
         operation = begin(state.new_id("m"), migration, rows[migration.partition], now)
         state.operations.begin(operation)
+        room.take(migration)
         plans.counted_for[operation.id] = tuple(_plans_for(state, migration.partition))
 
 
@@ -81,12 +83,14 @@ def _burdens(operation: MigrationOperation) -> bool:
     return operation.step is not Step.STORE or operation.destination is None
 
 
-def _admission(state: State, now: float) -> Callable[[Migration], bool]:
-    """Return a check whether a migration's destination has room; one that has not is shown as waiting."""
+def _admission(state: State, room: SwapRoom, now: float) -> Callable[[Migration], bool]:
+    """Return a check whether a migration has room; one that lacks space at its destination is shown."""
     space = Space(state)
     forget_waiting(state)
 
     def admit(migration: Migration) -> bool:
+        if not room.admits(migration):
+            return False
         refusal = space.admit(migration)
         if refusal is not None and migration.destination is not None:
             note_short(state, migration.destination, refusal, now)
