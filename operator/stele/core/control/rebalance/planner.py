@@ -30,7 +30,8 @@ from stele.core.control.rebalance.user_plans import (
 from stele.core.control.requests import NamedMove, RebalanceRequest
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, Observation, State
-from stele.core.placement.plan import DataMember, Plan
+from stele.core.formats import SWAPS
+from stele.core.placement.plan import DataMember, Migration, Plan, Type
 from stele.core.placement.plan import plan as plan_migrations
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition, PartitionTable
@@ -124,7 +125,7 @@ def make_plan(state: State, observation: Observation) -> None:
     begin_requested(state, observation, members)
     requests = in_force(state, observation.requests)
     moves = tuple((request.name, request.moves, request.cancelled) for request in requests)
-    key = (members, desired.replicas, moves)
+    key = (members, desired.replicas, moves, state.operations.change.features >= SWAPS)
     changed, first = key != plans.plan_key, not plans.plan_key
     if not (changed or _again(state, members, now) or _short(state, observation)):
         return
@@ -230,13 +231,30 @@ def _planned(
     which needs an approval.
     """
     moves = moves_of(state, requests, expected, replicas)
-    plan = _without(plan_migrations(expected, members, replicas, moves), leave_out)
+    plan = _without(_possible(state, plan_migrations(expected, members, replicas, moves)), leave_out)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.table.replica_index.number(member.index) for member in members)
     if plan.migrations or not full or not 0 < staying < replicas:
         return plan, None
-    fewer = _without(plan_migrations(expected, members, staying, moves), leave_out)
+    fewer = _without(_possible(state, plan_migrations(expected, members, staying, moves)), leave_out)
     return (fewer, staying) if fewer.migrations else (plan, None)
+
+
+def _possible(state: State, plan: Plan) -> Plan:
+    """Leave out SWAPs, and what follows them in their rows, while not all members know SWAPs.
+
+    They may not wait in a queue: the features rise only when nothing is about to start.
+    """
+    if state.operations.change.features >= SWAPS:
+        return plan
+    migrations: list[Migration] = []
+    cut: set[PartitionId] = set()
+    for migration in plan.migrations:
+        if migration.type is Type.SWAP:
+            cut.add(migration.partition)
+        if migration.partition not in cut:
+            migrations.append(migration)
+    return replace(plan, migrations=tuple(migrations))
 
 
 def _without(plan: Plan, numbers: Collection[PartitionId]) -> Plan:
