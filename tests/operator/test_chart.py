@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -288,6 +289,45 @@ def test_network_policies_are_off_and_take_further_peers(bare_control_plane: Con
     }
     assert rules["members", 6379] == [{"podSelector": {"matchLabels": {"app": "shop"}}}]
     assert rules["members", 7004] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+
+
+PROTECTED = {"stele.dev/deletion-protection": "true"}
+
+
+def test_a_protected_cluster_is_not_deleted(control_plane: ControlPlane, namespace: str) -> None:
+    rendered = by_kind(render(control_plane, namespace))
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    policies = [each for kind in kinds for each in rendered[kind]]
+    spec = {"members": 1, "storage": {"size": "1Gi"}}
+    for name, annotations in (("demo", PROTECTED), ("other", {}), ("probe", PROTECTED)):
+        body = {**CLUSTER, "kind": "TabletCluster", "metadata": {"name": name, "annotations": annotations}}
+        control_plane.apply(namespace, {**body, "spec": spec})
+    control_plane.apply(namespace, *policies)
+    try:
+        for _ in range(100):  # It takes a moment until a new policy is in force.
+            if control_plane.run("kubectl", "delete", "-n", namespace, "stc", "probe").returncode:
+                break
+            control_plane.apply(
+                namespace,
+                {**CLUSTER, "kind": "TabletCluster", "spec": spec}
+                | {"metadata": {"name": "probe", "annotations": PROTECTED}},
+            )
+            time.sleep(0.1)
+        remedy = f"kubectl -n {namespace} annotate tabletcluster demo stele.dev/deletion-protection-"
+        assert remedy in control_plane.refused("delete", "-n", namespace, "stc", "demo")
+        assert remedy in control_plane.refused("delete", "-n", namespace, "stc", "--all")
+        left = control_plane.kubectl("get", "-n", namespace, "stc", "-o", "name").split()
+        assert left == [f"tabletcluster.stele.dev/{name}" for name in ("demo", "probe")]
+        control_plane.kubectl(*remedy.split()[1:])
+        control_plane.kubectl("delete", "-n", namespace, "stc", "demo")
+    finally:
+        for each in policies:
+            control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+@pytest.mark.parametrize("off", ["deletionProtection.enabled=false", "rbac.clusterScoped=false"])
+def test_the_protection_can_be_left_out(bare_control_plane: ControlPlane, off: str) -> None:
+    assert "ValidatingAdmissionPolicy" not in by_kind(render(bare_control_plane, "shop", off))
 
 
 def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:
