@@ -128,6 +128,12 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a foreign volume": (changed(foreign_claims=("demo-0",)), "Failed", "ForeignVolume"),
     "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
+    "no rights for Spark": (changed(spark_problem="give them"), "Current", "AsDesired"),
+    "no rights for Spark alone": (
+        lambda seen: desired(engine="Spark")(changed(spark_problem="give them")(seen)),
+        "Failed",
+        "NoSecretRights",
+    ),
     "no space": (state_of(refuse_space), "Failed", "NoSpace"),
     "a service that fails": (state_of(fail_service), "Failed", "ServiceFailed"),
     "no progress": (state_of(migrate(0.0)), "Failed", "NoProgress"),

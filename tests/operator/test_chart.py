@@ -59,11 +59,13 @@ class Installed:
         )
         return done.stdout.strip() == "yes"
 
-    def rights(self, account: str) -> dict[str, set[str]]:
+    def rights(self, account: str, namespace: str | None = None) -> dict[str, set[str]]:
         """Verbs by resource, as the API server lists them; without what every login has."""
         who = f"--as=system:serviceaccount:{self.namespace}:{account}"
         found: dict[str, set[str]] = {}
-        for line in self.plane.kubectl("auth", "can-i", "--list", who, "-n", self.namespace).splitlines()[1:]:
+        for line in self.plane.kubectl(
+            "auth", "can-i", "--list", who, "-n", namespace or self.namespace
+        ).splitlines()[1:]:
             row = re.fullmatch(r"(\S*)\s+\[(.*?)\]\s+\[(.*?)\]\s+\[(.*?)\]\s*", line)
             assert row, line
             if row[1] and not row[1].startswith("selfsubject"):
@@ -111,6 +113,7 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
         (),
         ("watchNamespaces={default,kube-public}",),
         ("rbac.clusterScoped=false", "crds.keep=false"),
+        ("watchNamespaces={*}", "networkPolicy.enabled=true"),
         ("rbac.create=false", "fullnameOverride=other", "serviceAccounts.operator=mine"),
         (
             "operator.replicas=2",
@@ -345,7 +348,12 @@ def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane,
         ("spark.existingSecret=No_Name", "at '/spark/existingSecret'"),
         ("images.pullPolicy=Sometimes", "at '/images/pullPolicy': value must be one of"),
         ("images.operator=", "at '/images/operator': minLength"),
-        ("watchNamespaces={*}", "at '/watchNamespaces/0'"),
+        ("watchNamespaces={shop*}", "at '/watchNamespaces/0'"),
+        ("watchNamespaces={*,shop}", 'watchNamespaces: write ["*"] alone, or names'),
+        (
+            "watchNamespaces={*},rbac.clusterScoped=false",
+            "needs rbac.clusterScoped: list the namespaces instead",
+        ),
         ("watchNamespaces=shop", "at '/watchNamespaces': got string, want array"),
         ("operator.replicas=-1", "at '/operator/replicas': minimum"),
         ("operator.resources.limits.memory=lots", "at '/operator/resources/limits/memory'"),
@@ -423,7 +431,14 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
     bare_control_plane: ControlPlane,
 ) -> None:
     """`--reuse-values` takes those of the chart that is there, which lack what this one has besides."""
-    lacking = ("networkPolicy", "spark", "serviceAccounts.executor", "images.pullSecrets", "images.bulk")
+    lacking = (
+        "networkPolicy",
+        "deletionProtection",
+        "spark",
+        "serviceAccounts.executor",
+        "images.pullSecrets",
+        "images.bulk",
+    )
     sets = [f"{value}=null" for value in lacking]
     older, fresh = (by_kind(render(bare_control_plane, "shop", *each)) for each in (sets, ()))
     for kinds in (older, fresh):

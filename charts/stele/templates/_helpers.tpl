@@ -31,9 +31,63 @@
 {{- default (printf "%s-auth" .Values.serviceAccounts.spark) (.Values.spark).existingSecret -}}
 {{- end -}}
 
-{{/* The watched namespaces, comma separated. */}}
+{{/* "true" when all namespaces are watched. */}}
+{{- define "stele.watchesAll" -}}
+{{- if has "*" (default list .Values.watchNamespaces) -}}
+{{- if gt (len .Values.watchNamespaces) 1 }}{{ fail "watchNamespaces: write [\"*\"] alone, or names" }}{{ end -}}
+{{- if not .Values.rbac.clusterScoped }}
+{{- fail "watchNamespaces [\"*\"] needs rbac.clusterScoped: list the namespaces instead" }}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The namespaces that the chart makes objects in, comma separated. */}}
 {{- define "stele.namespaces" -}}
+{{- if include "stele.watchesAll" . -}}
+{{- .Release.Namespace -}}
+{{- else -}}
 {{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the operator may do in the namespaces that it watches. */}}
+{{- define "stele.operatorRules" -}}
+- apiGroups: [stele.dev]
+  resources:
+    - tabletclusters
+    - tabletclusters/status
+    - tabletclusters/scale
+    - tabletclusters/finalizers
+    - tabletmembers
+    - tabletmembers/status
+    - tabletmembers/finalizers
+    - tabletrebalances
+    - tabletrebalances/status
+    - tabletrebalances/finalizers
+  verbs: [get, list, watch, create, update, patch, delete, deletecollection]
+- apiGroups: [""]
+  resources: [configmaps, pods, services, persistentvolumeclaims]
+  verbs: [get, list, watch, create, update, patch, delete]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, create, update, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, update, patch, delete]
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get]
+{{- end -}}
+
+{{/* What a copier may do in its namespace. */}}
+{{- define "stele.sparkRules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete, deletecollection, patch]
 {{- end -}}
 
 {{/* Name of a cluster-scoped object: two releases in two namespaces must not share it. */}}

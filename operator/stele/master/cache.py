@@ -64,11 +64,14 @@ class Cache:
             del objects[meta["namespace"], meta["name"]]
             self._changed(kind, stored)
 
-    def replace(self, kind: Kind, namespace: str, listed: list[Object], asked_version: int) -> None:
-        """Apply a full list: an object that it lacks is deleted, unless it is newer than `asked_version`."""
-        names = {each["metadata"]["name"] for each in listed}
-        for (place, name), each in list(self._objects.get(kind, {}).items()):
-            if place == namespace and name not in names and _version(each) <= asked_version:
+    def replace(self, kind: Kind, namespace: str | None, listed: list[Object], asked_version: int) -> None:
+        """Apply a full list, of one namespace or of all.
+
+        An object that it lacks is deleted, unless it is newer than `asked_version`.
+        """
+        keys = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in listed}
+        for key, each in list(self._objects.get(kind, {}).items()):
+            if namespace in (None, key[0]) and key not in keys and _version(each) <= asked_version:
                 self.remove(kind, each)
         for each in listed:
             self.put(kind, each)

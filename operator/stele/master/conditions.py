@@ -5,6 +5,7 @@ from stele.core.control.state import State
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
 from stele.master.view import View
 from stele.model import TabletCluster
+from stele.model.cluster import EngineChoice
 from stele.model.conditions import Conditions, ConditionType, Reason, find_condition
 from stele.model.ownership import leaving_text, taken_text
 from stele.model.validation import Problem, problems
@@ -17,8 +18,11 @@ NOT_FORMED = "the cluster is new: partitions are assigned when its members are r
 
 def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
     found = cluster.status.conditions
-    if not cluster.spec.placement.topology_keys:
+    topology, spark = _topology(cluster, view), _spark(view)
+    if not topology:
         found = tuple(each for each in found if each.type != ConditionType.TOPOLOGY_KNOWN)
+    if not spark:
+        found = tuple(each for each in found if each.type != ConditionType.SPARK_READY)
     observed = [
         *progress_conditions(_verdict(cluster, view)),
         _available(view),
@@ -28,7 +32,8 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
         _balanced(view),
         _lost(cluster, view),
         _paused(view),
-        *_topology(cluster, view),
+        *topology,
+        *spark,
     ]
     return with_conditions(found, observed, cluster.metadata.generation, view.clock)
 
@@ -78,6 +83,16 @@ def _topology(cluster: TabletCluster, view: View) -> list[Observed]:
     if view.topology_problem:
         return [(type_, False, Reason.TOPOLOGY_UNKNOWN, view.topology_problem)]
     return [(type_, True, Reason.AS_DESIRED, "the place of every member is known")]
+
+
+def _spark(view: View) -> list[Observed]:
+    """Return the condition that is set only where the operator makes what Spark needs in a namespace."""
+    type_ = ConditionType.SPARK_READY
+    if view.spark_problem is None:
+        return []
+    if view.spark_problem:
+        return [(type_, False, Reason.NO_SECRET_RIGHTS, view.spark_problem)]
+    return [(type_, True, Reason.AS_DESIRED, "the namespace has what Spark needs")]
 
 
 def _lacking(view: View) -> str:
@@ -149,7 +164,13 @@ def _lost_for_good(view: View) -> list[Problem]:
 def _blocked(view: View) -> list[Problem]:
     """Report objects that cannot be made until a user changes something."""
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
-    return [*taken, *_foreign(view), *_refused(view)]
+    return [*taken, *_foreign(view), *_refused(view), *_without_spark(view)]
+
+
+def _without_spark(view: View) -> list[Problem]:
+    """Report that nothing can be copied, where the spec asks for Spark alone."""
+    needed = view.desired.engine == EngineChoice.SPARK.value
+    return [Problem(Reason.NO_SECRET_RIGHTS, view.spark_problem)] if needed and view.spark_problem else []
 
 
 def _refused(view: View) -> list[Problem]:

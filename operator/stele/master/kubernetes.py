@@ -29,6 +29,7 @@ from stele.master.children import Children
 from stele.master.events import post
 from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
+from stele.master.namespace import NamespaceSetup
 from stele.master.nodes import Nodes
 from stele.master.plans import RebalanceRequests, show_plans
 from stele.master.restarts import RESTARTING_UNTIL, Restarts, problem_of
@@ -68,6 +69,7 @@ class KubernetesClusterObjects:
         self._nodes = Nodes(api)
         self._revisions = RevisionHistory(api)
         self._restarts = Restarts(api, cache, clock_at)
+        self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._zones: dict[str, tuple[str, ...]] = {}
         self._read: Object | None = None
         self._listed: dict[str, tuple[Object, TabletMember]] = {}
@@ -309,11 +311,17 @@ class KubernetesClusterObjects:
         if not manifests.wants_copier(cluster):
             await children.delete(PODS, name, uid)
             return
+        if not await self._namespace_setup.ensure():
+            return
         body = manifests.copier_pod(cluster, self._settings.copier)
         pod = await children.ensure(PODS, body, uid)
         outdated = pod is not None and outdated_pod(pod, body) and not self._has_spark_jobs()
         if pod is not None and (outdated or has_ended(pod)):
             await children.delete(PODS, name, uid)
+
+    def _spark_problem(self, cluster: TabletCluster) -> str | None:
+        asked = self._settings.all_namespaces and manifests.wants_copier(cluster)
+        return self._namespace_setup.problem if asked else None
 
     def _has_spark_jobs(self) -> bool:
         """Return whether Spark jobs may be running; true before the first status."""
@@ -359,6 +367,7 @@ class KubernetesClusterObjects:
             outdated,
             self._but_foreign(self._children.leaving()),
             self._children.refused(),
+            self._spark_problem(cluster),
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)

@@ -7,6 +7,7 @@ from stele.adapters.environment import Port, PullPolicy, Word, setting
 from stele.master.manifests import CopierSetup, Setup
 
 IMAGE = "the name of an image"
+ALL_NAMESPACES = "*"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
@@ -19,7 +20,7 @@ class Settings:
     )
     spark_image: Word = setting("STELE_SPARK_IMAGE", "of the copier and Spark executors", expected=IMAGE)
     namespaces: tuple[str, ...] = setting(
-        "STELE_WATCH_NAMESPACES", "comma separated; without it that of the operator", default=()
+        "STELE_WATCH_NAMESPACES", "comma separated, or *; without it that of the operator", default=()
     )
     own_namespace: str = setting("POD_NAMESPACE", "of the pod that it runs in", default="")
     identity: str = setting(
@@ -41,11 +42,30 @@ class Settings:
     spark_secret: str = setting(
         "STELE_SPARK_SECRET", "Secret of copier and Spark executors", default="stele-spark-auth"
     )
+    own_account: str = setting(
+        "STELE_OPERATOR_SERVICE_ACCOUNT",
+        "ServiceAccount of the operator, for messages",
+        default="stele-operator",
+    )
+    spark_role: str = setting(
+        "STELE_SPARK_CLUSTER_ROLE",
+        "ClusterRole of copiers, where all namespaces are watched",
+        default="stele-spark",
+    )
+    setup_role: str = setting(
+        "STELE_SETUP_CLUSTER_ROLE",
+        "ClusterRole that lets the operator set Spark up in a namespace, for messages",
+        default="stele-spark-setup",
+    )
     lease_name: str = setting(
         "STELE_LEASE_NAME", "Lease that makes one process the master", default="stele-operator"
     )
     http_port: Port = setting("STELE_HTTP_PORT", "/healthz, /readyz, /metrics", default=8080)
     log_level: LogLevel = setting("STELE_LOG_LEVEL", "of the log", default="INFO")
+
+    @property
+    def all_namespaces(self) -> bool:
+        return ALL_NAMESPACES in self.namespaces
 
     @property
     def members(self) -> Setup:

@@ -117,7 +117,7 @@ class Supervisor:
 
     async def list_all(self) -> None:
         """Fill the cache from full lists, which also reveal deleted objects."""
-        for namespace in self._settings.namespaces:
+        for namespace in (None,) if self._settings.all_namespaces else self._settings.namespaces:
             for kind in WATCHED:
                 self._note_progress()
                 before = self.cache.newest()

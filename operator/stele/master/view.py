@@ -25,7 +25,10 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 
 @dataclass(frozen=True)
 class View:
-    """A snapshot for one status: the leadership's memory, the desired spec, and the time on both clocks."""
+    """A snapshot for one status: the leadership's memory, the desired spec, and the time on both clocks.
+
+    `spark_problem` is why the namespace lacks what Spark needs, None when that is not the operator's task.
+    """
 
     state: State
     desired: DesiredSpec
@@ -40,6 +43,7 @@ class View:
     outdated: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    spark_problem: str | None = None
 
     @property
     def formed(self) -> bool:

@@ -13,6 +13,7 @@ from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBAL
 from stele.adapters.kubernetes.login import Login
 from stele.master.cache import Cache
 from stele.master.manifests import CLUSTER_LABEL
+from stele.master.settings import ALL_NAMESPACES
 from stele.model.ownership import CLUSTER_UID_LABEL
 
 LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
@@ -56,7 +57,7 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
     return registry
 
 
-async def listed(api: Api, kind: Kind, namespace: str) -> list[dict[str, Any]]:
+async def listed(api: Api, kind: Kind, namespace: str | None) -> list[dict[str, Any]]:
     """Return the present objects of a kind, as far as they are watched."""
     lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
     return list({each["metadata"]["uid"]: each for objects in lists for each in objects}.values())
@@ -81,7 +82,8 @@ async def run(cache: Cache, login: Login, namespaces: tuple[str, ...], ready: as
     """Watch until cancelled."""
     await kopf.operator(
         registry=registry_of(cache, login),
-        namespaces=list(namespaces),
+        clusterwide=ALL_NAMESPACES in namespaces,
+        namespaces=[each for each in namespaces if each != ALL_NAMESPACES],
         standalone=True,
         ready_flag=ready,
     )

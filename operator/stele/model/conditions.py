@@ -38,6 +38,7 @@ class ConditionType(StrEnum):
     DATA_LOSS = "DataLoss"
     STALLED = "Stalled"
     TOPOLOGY_KNOWN = "TopologyKnown"
+    SPARK_READY = "SparkReady"
 
 
 class Reason(StrEnum):
@@ -67,6 +68,7 @@ class Reason(StrEnum):
     CLUSTER_STATE = "ClusterState"
     WAITING = "Waiting"
     WAITS_FOR_APPROVAL = "WaitsForApproval"
+    NO_SECRET_RIGHTS = "NoSecretRights"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
     ROLLING_UPDATE = "RollingUpdate"
