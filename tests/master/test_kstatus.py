@@ -99,6 +99,10 @@ def leave(state: State) -> None:
     state.membership.leaving = frozenset({2})
 
 
+def lack_features(state: State) -> None:
+    state.membership.liveness[2].note_incompatible("its build lacks a feature")
+
+
 def silence(state: State) -> None:
     del state.membership.liveness[2]
 
@@ -128,6 +132,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a foreign volume": (changed(foreign_claims=("demo-0",)), "Failed", "ForeignVolume"),
     "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
+    "an old build": (state_of(lack_features), "Failed", "MembersIncompatible"),
     "no rights for Spark": (changed(spark_problem="give them"), "Current", "AsDesired"),
     "no rights for Spark alone": (
         lambda seen: desired(engine="Spark")(changed(spark_problem="give them")(seen)),
@@ -212,6 +217,12 @@ def test_a_member(
 ) -> None:
     monkeypatch.setattr("stele.master.member_status.life_of", lambda *_: life)
     assert judged(member_status(member(), view(*rows), 0), 3)[0] == verdict
+
+
+def test_a_member_of_an_old_build() -> None:
+    seen = view((0, 1))
+    lack_features(seen.state)
+    assert judged(member_status(member(2), seen, 0), 3) == ("Failed", "MembersIncompatible")
 
 
 def test_a_member_that_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:

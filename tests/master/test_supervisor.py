@@ -16,6 +16,9 @@ from stele.master import supervisor as tested
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.metrics import RECONCILE_ERRORS
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
+from tests.contract.conftest import simulated_api
+from tests.fakes.api import NAMESPACE
+from tests.fakes.kstatus import kstatus
 
 KEY = ("ns", "demo")
 
@@ -190,3 +193,19 @@ async def test_a_loop_that_failed_has_no_metrics_and_a_cluster_that_is_gone_leav
     await supervisor._match()
     known = (supervisor._loops, supervisor._tasks, supervisor._uids, supervisor._failures, supervisor._pauses)
     assert all(KEY not in each for each in known)
+
+
+async def test_a_cluster_that_was_never_valid_says_so_once() -> None:
+    """It was only a line in the operator's log: the cluster looked as if no operator watched it."""
+    api, namespace = simulated_api(), NAMESPACE
+    watching = Supervisor(api, cast("Any", None), cast("Any", None))
+    spec = {"members": 3, "storage": {"size": "a lot"}}
+    made = await api.create(CLUSTERS, namespace, {"metadata": {"name": "demo"}, "spec": spec})
+    watching.cache.put(CLUSTERS, made)
+    await watching._match()
+    shown = await api.get(CLUSTERS, namespace, "demo")
+    assert kstatus(shown) == "Failed"
+    assert "spec.storage.size is 'a lot'" in shown["status"]["message"]
+    await watching._match()
+    assert await api.get(CLUSTERS, namespace, "demo") == shown
+    assert watching.states() == {}
