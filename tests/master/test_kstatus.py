@@ -103,6 +103,14 @@ def lack_features(state: State) -> None:
     state.membership.liveness[2].note_incompatible("its build lacks a feature")
 
 
+def roll(state: State) -> None:
+    state.stops.updating = 2
+
+
+def fail_update(state: State) -> None:
+    state.stops.update_problem = "demo-2 does not come back: ImagePullBackOff"
+
+
 def silence(state: State) -> None:
     del state.membership.liveness[2]
 
@@ -132,6 +140,8 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a foreign volume": (changed(foreign_claims=("demo-0",)), "Failed", "ForeignVolume"),
     "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
+    "members are updated": (state_of(roll), "InProgress", "RollingUpdate"),
+    "an update that fails": (state_of(fail_update), "Failed", "UpdateFailed"),
     "an old build": (state_of(lack_features), "Failed", "MembersIncompatible"),
     "no rights for Spark": (changed(spark_problem="give them"), "Current", "AsDesired"),
     "no rights for Spark alone": (
