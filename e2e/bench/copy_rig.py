@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+from e2e.bench import machine
 from e2e.bench.errors import BenchError
-from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, Rig
-from e2e.cluster import cache, control_plane
+from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, Rig, rig
+from e2e.cluster import cache
+from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CONFIG_MAPS, PODS, Api
-from stele.adapters.kubernetes.login import log_in
 from stele.core.table.table import Partition
 from stele.wire.configmap import decode_shard, shard_count
 
@@ -41,7 +41,7 @@ def spec_of(members: int, partitions: int) -> dict[str, Any]:
 class MemberRig(Rig):
     """Pods become processes here: what a kubelet does with the member's manifest."""
 
-    def __init__(self, plane: control_plane.ControlPlane, api: Api, directory: Path) -> None:
+    def __init__(self, plane: ControlPlane, api: Api, directory: Path) -> None:
         super().__init__(plane, api, directory)
         self._pods: dict[str, list[Process]] = {}
         self.used_seconds: dict[str, float] = {}
@@ -49,6 +49,9 @@ class MemberRig(Rig):
     def hosts(self) -> list[tuple[str, int]]:
         """Where clients of the members connect, in the order they were made."""
         return [(host, RESP_PORT) for host in self._hosts.values()]
+
+    async def start_members(self) -> None:
+        """They come with their pods."""
 
     async def _run_pod(self, name: str) -> None:
         pod = await self.api.get(PODS, NAMESPACE, name)
@@ -114,9 +117,10 @@ class MemberRig(Rig):
     def cpu_seconds(self) -> dict[str, float]:
         """Processor time so far of each pod's processes and of the operator."""
         used = {
-            f"{name}-{place}": _cpu(each.pid)
+            f"{name}-{place}": machine.cpu_seconds(each.pid, with_children=True)
             for name, pod in self._pods.items()
             for place, each in enumerate(pod)
+            if each.returncode is None
         }
         return used | {"operator": self.operator_usage()[0]}
 
@@ -141,31 +145,8 @@ def is_spread(rows: Sequence[Partition], members: int, replicas: int) -> bool:
     return all(len(each) == members and max(each) - min(each) <= SPREAD_MAX for each in counts)
 
 
-def _cpu(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-
-
-@asynccontextmanager
-async def member_rig() -> AsyncIterator[MemberRig]:
-    """Everything but the operator runs within the block, and nothing after it."""
+def member_rig() -> AbstractAsyncContextManager[MemberRig]:
+    """The cluster, on folders of the cache: their disk is the one that is measured."""
     place = cache.root() / "work"
     place.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=place, ignore_cleanup_errors=True) as folder,
-        control_plane.running(Path(folder)) as plane,
-    ):
-        plane.install_crds()
-        plane.kubectl("create", "namespace", NAMESPACE)
-        async with Api(await log_in(str(plane.kubeconfig))) as api:
-            made = MemberRig(plane, api, Path(folder))
-            kubelet = asyncio.get_running_loop().create_task(made.run_pods())
-            try:
-                yield made
-            finally:
-                kubelet.cancel()
-                await asyncio.gather(kubelet, return_exceptions=True)
-                await made.close()
+    return rig(MemberRig, place)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.bench import master_page
-from e2e.bench.master_rig import rig, settings_of, spec_of
+from e2e.bench.master_rig import Rig, rig, settings_of, spec_of
 from e2e.bench.report import Column, Goal, Report, Section, factor, plain
 from e2e.cluster.steps import say
 from stele.model.cluster import MigrationSpec
@@ -82,7 +82,7 @@ class _Measurement:
         self._section, self._size = section, size
 
     async def run(self) -> None:
-        async with rig() as found:
+        async with rig(Rig) as found:
             self._rig = found
             await found.start_operator()
             form, crash, scale_down, take_over = EVENTS

@@ -13,10 +13,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
+from e2e.bench import machine
 from e2e.bench.errors import BenchError
 from e2e.bench.member_stage import free_ports
 from e2e.cluster import control_plane
@@ -50,6 +51,9 @@ def settings_of(parallel: int) -> dict[str, str | int]:
         parts = value.items() if isinstance(value, dict) else (("", value),)
         found |= {f"spec.{name}.{part}".removesuffix("."): each for part, each in parts}
     return {name: value for name, value in found.items() if name not in ("spec.members", "spec.partitions")}
+
+
+AnyRig = TypeVar("AnyRig", bound="Rig")
 
 
 class Rig:
@@ -100,12 +104,10 @@ class Rig:
     def operator_usage(self) -> tuple[float, int]:
         """Seconds of processor time, and the most bytes of memory, that the operator used until now."""
         assert self._operator is not None
-        folder = Path(f"/proc/{self._operator.pid}")
-        fields = folder.joinpath("stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        peak = re.search(r"VmHWM:\s+(\d+) kB", folder.joinpath("status").read_text())
+        pid = self._operator.pid
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
         assert peak is not None
-        return ticks / os.sysconf("SC_CLK_TCK"), int(peak[1]) * 1024
+        return machine.cpu_seconds(pid), int(peak[1]) * 1024
 
     async def apply(self, spec: dict[str, Any]) -> None:
         """Create the cluster, or change its spec."""
@@ -229,16 +231,16 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[Rig]:
-    """Everything but the operator runs within the block, and nothing after it."""
+async def rig(kind: type[AnyRig], place: Path | None = None) -> AsyncIterator[AnyRig]:
+    """Everything but the operator runs within the block, on folders in `place`, and nothing after it."""
     with (
-        tempfile.TemporaryDirectory(prefix="stele-bench-") as place,
-        control_plane.running(Path(place)) as plane,
+        tempfile.TemporaryDirectory(prefix="stele-bench-", dir=place, ignore_cleanup_errors=True) as folder,
+        control_plane.running(Path(folder)) as plane,
     ):
         plane.install_crds()
         plane.kubectl("create", "namespace", NAMESPACE)
         async with Api(await log_in(str(plane.kubeconfig))) as api:
-            made = Rig(plane, api, Path(place))
+            made = kind(plane, api, Path(folder))
             kubelet: asyncio.Task[None] | None = None
             try:
                 await made.start_members()

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, Self
 
+from e2e.bench import machine
 from e2e.bench.errors import BenchError
 from e2e.cluster.errors import MachineUnfitError
 from stele.core.control import commands as m
@@ -77,8 +78,7 @@ class Program:
 
     def cpu_seconds(self) -> float:
         """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return machine.cpu_seconds(self.pid)
 
     def stop(self) -> float:
         """End politely; the seconds that it took. BenchError when it does not end well."""

@@ -29,7 +29,6 @@ from stele.copyjob.settings import read_settings
 from stele.core.control.commands import CopyItem, Reason
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.transfer.client import copy
-from stele.transfer.jobs import board
 from stele.transfer.server import open_checkpoints as transfer_sessions
 from stele.wire.copy.jobs import CopyJob
 from tests.fakes.http import serving
@@ -500,21 +499,6 @@ async def test_tasks_and_what_they_began_again_are_counted(tmp_path, staging, mo
     assert (status.state, status.failure) == ("DONE", None)
     assert status.tasks == 4
     assert status.retries == len(cut) == 4
-
-
-async def test_a_job_that_nobody_asks_about_ends_and_lets_its_driver_go(
-    monkeypatch, client, runner, silent_url
-):
-    """The master that wanted it is gone; a new one knows nothing of it."""
-    monkeypatch.setattr(board, "UNASKED_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(board, "UNASKED_LOOK_SECONDS", 0.05)
-    await client.submit(job_of(silent_url, idle_seconds=1))
-    await running(client)
-    await asyncio.sleep(1.0)
-    status = await client.status("s-1")
-    reason = Reason("CANCELLED", "the job was not queried for 0.3 s")
-    assert (status.state, status.failure) == ("FAILED", reason)
-    await until(lambda: not runner._drivers)
 
 
 async def test_a_slice_without_room_for_it_is_not_begun(staging, monkeypatch):

@@ -148,7 +148,7 @@ async def test_as_a_program_it_prints_one_line_and_never_fails_a_stop(tmp_path: 
         await member.kill()
         done = await asyncio.to_thread(program, member, "60")
         assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, ""), done
-        assert done.stdout.startswith("stele-member: not announced: 127.0.0.")
+        assert done.stdout.startswith("stele-member: not announced: 127.0.")
 
 
 def program(member: MemberProcess, seconds: str) -> "subprocess.CompletedProcess[str]":

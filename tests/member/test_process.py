@@ -15,11 +15,7 @@ from stele.member import process
 from stele.member.settings import read_settings
 from stele.member.storage.volume import Volume
 from stele.model.cluster import Storage
-from tests.member.harness.cluster import (
-    MemberProcess,
-    cluster,
-    free_ports,
-)
+from tests.member.harness.cluster import Cluster, MemberProcess, cluster, free_ports
 
 HOST = "127.0.0.1"
 
@@ -106,15 +102,14 @@ def test_the_process_says_what_is_wrong_and_ends(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr + done.stdout
 
 
-async def test_stops_politely_and_is_ready_when_it_serves(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 1, replicas=1) as made:
-        member = made.members[0]
-        url = f"http://{member.host}:{member.ports[4]}"
-        for path, text in (("/healthz", "ok"), ("/readyz", "ok"), ("/metrics", "stele_requests_total")):
-            async with made.http.get(url + path) as response:
-                assert (response.status, text in await response.text()) == (200, True)
-        assert await member.stop() == 0
-        assert "Traceback" not in member.log()
+async def test_stops_politely_and_is_ready_when_it_serves(one: Cluster) -> None:
+    member = one.members[0]
+    url = f"http://{member.host}:{member.ports[4]}"
+    for path, text in (("/healthz", "ok"), ("/readyz", "ok"), ("/metrics", "stele_requests_total")):
+        async with one.http.get(url + path) as response:
+            assert (response.status, text in await response.text()) == (200, True)
+    assert await member.stop() == 0
+    assert "Traceback" not in member.log()
 
 
 @pytest.mark.skipif(len(listen_hosts("")) < 2, reason="no IPv6 on this machine")

@@ -14,7 +14,8 @@ import pytest
 from stele.core.kv.keyslot import partition_of
 from stele.member.serving.router import RequestRouter
 from stele.member.storage.volume import LOCK
-from tests.member.harness.cluster import Client, Cluster, MemberProcess, RespError, cluster, eventually
+from tests.member.harness.clients import RespError
+from tests.member.harness.cluster import Client, Cluster, MemberProcess, cluster, eventually
 
 KEYS = 64
 BALLAST_BYTES = 12_000_000
@@ -106,34 +107,32 @@ async def test_of_the_only_copy_nothing_is_lost(tmp_path: Path, fsync: str) -> N
         await stopping
 
 
-async def test_a_backup_acknowledges_nothing_that_it_has_not_when_it_returns(tmp_path: Path) -> None:
+async def test_a_backup_acknowledges_nothing_that_it_has_not_when_it_returns(two: Cluster) -> None:
     """The owner dies as soon as its backup has stopped: the backup returns and is all that is left."""
-    async with cluster(tmp_path, 2, replicas=2) as made:
-        await fill(made, 0)
-        counters = Counters(made, keys_of(0, made))
-        work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
-        await asyncio.sleep(1.0)
-        code = await asyncio.wait_for(made.members[1].stop(), 20)
-        await made.members[0].kill()
-        counters.over = True
-        await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
-        await made.members[1].start()
-        await made.lose(0)
-        await made.served()
-        assert sum(counters.acknowledged.values()) > KEYS
-        assert await counters.lost(1) == {}
-        assert code == 0
+    await fill(two, 0)
+    counters = Counters(two, keys_of(0, two))
+    work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
+    await asyncio.sleep(1.0)
+    code = await asyncio.wait_for(two.members[1].stop(), 20)
+    await two.members[0].kill()
+    counters.over = True
+    await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 60)
+    await two.members[1].start()
+    await two.lose(0)
+    await two.served()
+    assert sum(counters.acknowledged.values()) > KEYS
+    assert await counters.lost(1) == {}
+    assert code == 0
 
 
-async def test_a_stopping_member_answers_what_it_took_and_refuses_the_rest(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 1, replicas=1) as made:
-        counters = Counters(made, keys_of(0, made))
-        work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
-        await asyncio.sleep(0.5)
-        assert await asyncio.wait_for(made.members[0].stop(), 20) == 0
-        counters.over = True
-        await asyncio.gather(*work)
-        assert not [error for error in counters.errors if "UNCERTAIN" in error or "CORRUPT" in error]
+async def test_a_stopping_member_answers_what_it_took_and_refuses_the_rest(one: Cluster) -> None:
+    counters = Counters(one, keys_of(0, one))
+    work = [asyncio.create_task(counters.count(key, 0)) for key in counters.keys]
+    await asyncio.sleep(0.5)
+    assert await asyncio.wait_for(one.members[0].stop(), 20) == 0
+    counters.over = True
+    await asyncio.gather(*work)
+    assert not [error for error in counters.errors if "UNCERTAIN" in error or "CORRUPT" in error]
 
 
 async def hold(made: Cluster, member: int) -> asyncio.StreamWriter:
@@ -192,24 +191,23 @@ async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
     assert replicas.looked == 1
 
 
-async def test_a_volume_is_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+async def test_a_volume_is_used_by_one_process_at_a_time(one: Cluster) -> None:
     """Its successor waits, and has counted no start before the volume is its own."""
-    async with cluster(tmp_path, 1, replicas=1) as made:
-        member = made.members[0]
-        first = await made.exchange(0)
-        second = MemberProcess(7, "127.0.0.9", member.folder, made.ports)
-        await second.start()
-        await eventually(
-            lambda: asyncio.sleep(0, second.log()), lambda text: "is used by another process" in text
-        )
-        assert (await made.exchange(0)).incarnation == first.incarnation
-        begin = time.monotonic()
-        await member.kill()
-        await eventually(lambda: asyncio.sleep(0, second.log()), lambda text: "started: " in text)
-        assert time.monotonic() - begin < 10
-        member.host = second.host
-        assert (await made.hello(second)).incarnation == first.incarnation + 1
-        await second.close()
+    member = one.members[0]
+    first = await one.exchange(0)
+    second = MemberProcess(7, "127.0.0.9", member.folder, one.ports)
+    await second.start()
+    await eventually(
+        lambda: asyncio.sleep(0, second.log()), lambda text: "is used by another process" in text
+    )
+    assert (await one.exchange(0)).incarnation == first.incarnation
+    begin = time.monotonic()
+    await member.kill()
+    await eventually(lambda: asyncio.sleep(0, second.log()), lambda text: "started: " in text)
+    assert time.monotonic() - begin < 10
+    member.host = second.host
+    assert (await one.hello(second)).incarnation == first.incarnation + 1
+    await second.close()
 
 
 async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) -> None:
@@ -227,19 +225,18 @@ async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) 
 
 
 async def test_a_start_in_a_passive_cluster_takes_no_write_before_it_hears_of_the_master(
-    tmp_path: Path,
+    one: Cluster,
 ) -> None:
-    async with cluster(tmp_path, 1, replicas=1) as made:
-        made.state = "Passive"
-        await made.publish()
-        await made.restart(0)
+    one.state = "Passive"
+    await one.publish()
+    await one.restart(0)
 
-        async def write() -> str:
-            try:
-                return str(await Client(made).call(0, b"SET", b"k", b"v"))
-            except RespError as error:
-                return str(error)
+    async def write() -> str:
+        try:
+            return str(await Client(one).call(0, b"SET", b"k", b"v"))
+        except RespError as error:
+            return str(error)
 
-        # It waits while the volume is loaded, and is the first to be run.
-        answer = await eventually(write, lambda text: "LOADING" not in text)
-        assert "CLUSTER_PASSIVE" in answer
+    # It waits while the volume is loaded, and is the first to be run.
+    answer = await eventually(write, lambda text: "LOADING" not in text)
+    assert "CLUSTER_PASSIVE" in answer

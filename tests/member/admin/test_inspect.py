@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,13 @@ from stele.core.control import commands as m
 from stele.member.admin.inspect import Inspection
 from stele.wire.storage.volume import ServiceMigration, ServicesFile, encode_file
 from tests.member.harness.cluster import Client, Cluster, hasty_cluster, key_in
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Without members yet."""
+    async with hasty_cluster(tmp_path, 2) as made:
+        yield made
 
 
 async def run(*arguments: str) -> tuple[int, str, str]:
@@ -44,30 +52,29 @@ async def fill(made: Cluster) -> None:
     await client.close()
 
 
-async def test_a_sound_volume_is_told_and_not_changed(tmp_path: Path) -> None:
-    async with hasty_cluster(tmp_path, 2) as made:
-        await fill(made)
-        member = made.members[0]
-        made.store(1, ())
-        await made.publish()
-        await made.order(0, m.DeleteTablet(1, made.version(1)))
-        code, _, problems = await run(str(member.folder))
-        assert code == 2
-        assert "is in use by a running member" in problems
-        await member.kill()
-        before = fingerprint(member.folder)
-        code, found = await read(member.folder, "--verify")
-        assert (code, found.problems, found.verified) == (0, [], True)
-        assert found.instance is not None
-        assert (found.instance.uuid, found.instance.incarnation) == (member.uuid, 1)
-        held, gone = found.tablets
-        assert (held.partition, held.state, held.role) == (0, "READY", "OWNER")
-        assert (held.log.first, held.log.last) == (1, held.last.index)
-        assert (gone.state, [each.generation for each in gone.quarantined]) == ("DELETED", [1])
-        code, text, _ = await run(str(member.folder))
-        assert code == 0
-        assert "0 problems (only files were read; --verify also reads data and logs)" in text
-        assert fingerprint(member.folder) == before
+async def test_a_sound_volume_is_told_and_not_changed(made: Cluster) -> None:
+    await fill(made)
+    member = made.members[0]
+    made.store(1, ())
+    await made.publish()
+    await made.order(0, m.DeleteTablet(1, made.version(1)))
+    code, _, problems = await run(str(member.folder))
+    assert code == 2
+    assert "is in use by a running member" in problems
+    await member.kill()
+    before = fingerprint(member.folder)
+    code, found = await read(member.folder, "--verify")
+    assert (code, found.problems, found.verified) == (0, [], True)
+    assert found.instance is not None
+    assert (found.instance.uuid, found.instance.incarnation) == (member.uuid, 1)
+    held, gone = found.tablets
+    assert (held.partition, held.state, held.role) == (0, "READY", "OWNER")
+    assert (held.log.first, held.log.last) == (1, held.last.index)
+    assert (gone.state, [each.generation for each in gone.quarantined]) == ("DELETED", [1])
+    code, text, _ = await run(str(member.folder))
+    assert code == 0
+    assert "0 problems (only files were read; --verify also reads data and logs)" in text
+    assert fingerprint(member.folder) == before
 
 
 async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
@@ -87,52 +94,49 @@ async def test_what_services_are_to_be_told_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["instance", "tablet-meta/0", "consensus-meta/0", "table/current"])
-async def test_a_damaged_file_is_a_problem(tmp_path: Path, name: str) -> None:
-    async with hasty_cluster(tmp_path, 2) as made:
-        await fill(made)
-        await made.order(0, m.Fence(0, 5, True))
-        await made.members[0].kill()
-        path = made.members[0].folder / name
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-        code, found = await read(made.members[0].folder)
-        assert code == 1
-        assert [name in problem for problem in found.problems] == [True]
+async def test_a_damaged_file_is_a_problem(made: Cluster, name: str) -> None:
+    await fill(made)
+    await made.order(0, m.Fence(0, 5, True))
+    await made.members[0].kill()
+    path = made.members[0].folder / name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    code, found = await read(made.members[0].folder)
+    assert code == 1
+    assert [name in problem for problem in found.problems] == [True]
 
 
-async def test_verify_finds_flipped_bits_in_data_and_logs(tmp_path: Path) -> None:
-    async with hasty_cluster(tmp_path, 2) as made:
-        await fill(made)
-        member = made.members[0]
-        assert await member.stop() == 0
-        table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_mtime)
-        flip(table, 60)
-        code, found = await read(member.folder)
-        assert code == 1
-        code, found = await read(member.folder, "--verify")
-        assert code == 1
-        assert "checksum mismatch" in found.problems[0] or "CORRUPT" in found.problems[0]
+async def test_verify_finds_flipped_bits_in_data_and_logs(made: Cluster) -> None:
+    await fill(made)
+    member = made.members[0]
+    assert await member.stop() == 0
+    table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_mtime)
+    flip(table, 60)
+    code, found = await read(member.folder)
+    assert code == 1
+    code, found = await read(member.folder, "--verify")
+    assert code == 1
+    assert "checksum mismatch" in found.problems[0] or "CORRUPT" in found.problems[0]
 
 
-async def test_verify_reads_what_is_in_quarantine(tmp_path: Path) -> None:
-    async with hasty_cluster(tmp_path, 2) as made:
-        made.replicas = 1
-        await made.form(1)
-        client, member = Client(made), made.members[0]
-        for seed in range(50):
-            value = b"".join(hashlib.sha256(b"%d %d" % (seed, n)).digest() for n in range(128))
-            assert await client.set(0, key_in(1, 2, seed), value)
-        await client.close()
-        made.store(1, ())
-        await made.publish()
-        await made.order(0, m.DeleteTablet(1, made.version(1)))
-        assert await member.stop() == 0
-        assert (await read(member.folder, "--verify"))[1].problems == []
-        table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_size)
-        flip(table, table.stat().st_size // 2)
-        assert (await read(member.folder))[1].problems == []
-        code, found = await read(member.folder, "--verify")
-        assert code == 1
-        assert [problem.startswith("partition 1: ") for problem in found.problems] == [True]
+async def test_verify_reads_what_is_in_quarantine(made: Cluster) -> None:
+    made.replicas = 1
+    await made.form(1)
+    client, member = Client(made), made.members[0]
+    for seed in range(50):
+        value = b"".join(hashlib.sha256(b"%d %d" % (seed, n)).digest() for n in range(128))
+        assert await client.set(0, key_in(1, 2, seed), value)
+    await client.close()
+    made.store(1, ())
+    await made.publish()
+    await made.order(0, m.DeleteTablet(1, made.version(1)))
+    assert await member.stop() == 0
+    assert (await read(member.folder, "--verify"))[1].problems == []
+    table = max((member.folder / "data").glob("*.sst"), key=lambda path: path.stat().st_size)
+    flip(table, table.stat().st_size // 2)
+    assert (await read(member.folder))[1].problems == []
+    code, found = await read(member.folder, "--verify")
+    assert code == 1
+    assert [problem.startswith("partition 1: ") for problem in found.problems] == [True]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format":', b'{"format":1}', b"\xff\xfe"])
@@ -157,14 +161,13 @@ async def test_a_folder_that_is_no_volume_is_named(tmp_path: Path) -> None:
     assert f"NOT_FOUND: {tmp_path} is not a member's volume" in problems
 
 
-async def test_operations_that_belong_to_no_tablet_are_told(tmp_path: Path) -> None:
-    async with hasty_cluster(tmp_path, 2) as made:
-        await fill(made)
-        folder = made.members[0].folder
-        assert await made.members[0].stop() == 0
-        engine = RocksEngine(folder / "data", folder / "wals")
-        engine._db.put(bytes(10), b"an operation")
-        engine.close()
-        code, found = await read(folder)
-        assert code == 1
-        assert "family 'default' has 1 keys" in found.problems[0]
+async def test_operations_that_belong_to_no_tablet_are_told(made: Cluster) -> None:
+    await fill(made)
+    folder = made.members[0].folder
+    assert await made.members[0].stop() == 0
+    engine = RocksEngine(folder / "data", folder / "wals")
+    engine._db.put(bytes(10), b"an operation")
+    engine.close()
+    code, found = await read(folder)
+    assert code == 1
+    assert "family 'default' has 1 keys" in found.problems[0]

@@ -1,9 +1,11 @@
 """What was deleted stays for a while: it is listed, read, restored, purged, and never served by itself."""
 
 import base64
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from stele.core.control import commands as m
 from stele.wire.admin import QuarantinedTablet, QuarantineList
@@ -11,6 +13,12 @@ from tests.member.admin.test_tablet_info import get, tablet
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 PARTITIONS = 2
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
+        yield made
 
 
 async def ask(made: Cluster, member: int, method: str, path: str) -> tuple[int, dict[str, object]]:
@@ -35,39 +43,37 @@ async def one_deleted(made: Cluster, client: Client) -> QuarantinedTablet:
     return found
 
 
-async def test_a_deleted_tablet_is_listed_and_its_entries_can_be_read(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
-        client = Client(made)
-        found = await one_deleted(made, client)
-        assert (found.partition, found.generation, found.entries) == (0, 1, 3)
-        assert found.last >= found.applied > m.OpId()
-        assert (await listed(made, 0)).retention_seconds == 3600
-        lines = (await get(made, 0, "/v1/quarantine/tablets/0/1/entries"))[1].splitlines()
-        shown = [msgspec.json.decode(line) for line in lines]
-        expected = [
-            ["default", base64.b64encode(key).decode(), base64.b64encode(b"v" * 20).decode(), 0]
-            for key in sorted(client.acknowledged)
-        ]
-        assert shown == expected
+async def test_a_deleted_tablet_is_listed_and_its_entries_can_be_read(made: Cluster) -> None:
+    client = Client(made)
+    found = await one_deleted(made, client)
+    assert (found.partition, found.generation, found.entries) == (0, 1, 3)
+    assert found.last >= found.applied > m.OpId()
+    assert (await listed(made, 0)).retention_seconds == 3600
+    lines = (await get(made, 0, "/v1/quarantine/tablets/0/1/entries"))[1].splitlines()
+    shown = [msgspec.json.decode(line) for line in lines]
+    expected = [
+        ["default", base64.b64encode(key).decode(), base64.b64encode(b"v" * 20).decode(), 0]
+        for key in sorted(client.acknowledged)
+    ]
+    assert shown == expected
 
 
-async def test_a_restored_tablet_serves_nothing_and_rejoins_from_the_log(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
-        client = Client(made)
-        found = await one_deleted(made, client)
-        made.store(0, (2,), by=2)
-        await made.publish()
-        for _ in range(2):
-            assert await ask(made, 0, "POST", "/tablets/0/1/restore") == (200, {"code": "OK"})
-        facts = await tablet(made, 0, 0)
-        assert (facts.state, facts.role, facts.generation) == ("READY", "NONE", 1)
-        assert (facts.serving, facts.last, facts.entries) == (False, found.last, 3)
-        assert (await listed(made, 0)).tablets == ()
-        await made.restart(0)
-        again = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "READY")
-        assert (again.last, again.entries, again.serving) == (found.last, 3, False)
-        await rejoin_from_the_log(made)
-        await client.check(1)
+async def test_a_restored_tablet_serves_nothing_and_rejoins_from_the_log(made: Cluster) -> None:
+    client = Client(made)
+    found = await one_deleted(made, client)
+    made.store(0, (2,), by=2)
+    await made.publish()
+    for _ in range(2):
+        assert await ask(made, 0, "POST", "/tablets/0/1/restore") == (200, {"code": "OK"})
+    facts = await tablet(made, 0, 0)
+    assert (facts.state, facts.role, facts.generation) == ("READY", "NONE", 1)
+    assert (facts.serving, facts.last, facts.entries) == (False, found.last, 3)
+    assert (await listed(made, 0)).tablets == ()
+    await made.restart(0)
+    again = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "READY")
+    assert (again.last, again.entries, again.serving) == (found.last, 3, False)
+    await rejoin_from_the_log(made)
+    await client.check(1)
 
 
 async def rejoin_from_the_log(made: Cluster) -> None:
@@ -76,38 +82,35 @@ async def rejoin_from_the_log(made: Cluster) -> None:
     await made.same_everywhere()
 
 
-async def test_what_would_be_deleted_again_is_not_restored(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
-        await one_deleted(made, Client(made))
-        status, answer = await ask(made, 0, "POST", "/tablets/0/1/restore")
-        assert (status, answer["code"]) == (409, "NOT_NEEDED")
-        status, answer = await ask(made, 0, "POST", "/tablets/0/7/restore")
-        assert (status, answer["code"]) == (404, "NOT_FOUND")
+async def test_what_would_be_deleted_again_is_not_restored(made: Cluster) -> None:
+    await one_deleted(made, Client(made))
+    status, answer = await ask(made, 0, "POST", "/tablets/0/1/restore")
+    assert (status, answer["code"]) == (409, "NOT_NEEDED")
+    status, answer = await ask(made, 0, "POST", "/tablets/0/7/restore")
+    assert (status, answer["code"]) == (404, "NOT_FOUND")
 
 
-async def test_a_tombstone_that_a_copy_was_begun_for_is_still_restored_whole(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
-        found = await one_deleted(made, Client(made))
-        row = made.store(0, (2,), by=2)
-        await made.publish()
-        await made.order(0, m.StartTabletCopy("x", 0, row.version, 2))
-        status, answer = await ask(made, 0, "POST", "/tablets/0/1/restore")
-        assert (status, answer["code"]) == (409, "MIGRATION_ACTIVE")
-        await made.restart(0)
-        await made.order(0, m.Abort("x", 0))
-        assert await ask(made, 0, "POST", "/tablets/0/1/restore") == (200, {"code": "OK"})
-        facts = await tablet(made, 0, 0)
-        assert (facts.state, facts.last, facts.entries) == ("READY", found.last, 3)
+async def test_a_tombstone_that_a_copy_was_begun_for_is_still_restored_whole(made: Cluster) -> None:
+    found = await one_deleted(made, Client(made))
+    row = made.store(0, (2,), by=2)
+    await made.publish()
+    await made.order(0, m.StartTabletCopy("x", 0, row.version, 2))
+    status, answer = await ask(made, 0, "POST", "/tablets/0/1/restore")
+    assert (status, answer["code"]) == (409, "MIGRATION_ACTIVE")
+    await made.restart(0)
+    await made.order(0, m.Abort("x", 0))
+    assert await ask(made, 0, "POST", "/tablets/0/1/restore") == (200, {"code": "OK"})
+    facts = await tablet(made, 0, 0)
+    assert (facts.state, facts.last, facts.entries) == ("READY", found.last, 3)
 
 
-async def test_purged_data_is_gone_at_once_and_stays_gone(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=PARTITIONS) as made:
-        await one_deleted(made, Client(made))
-        assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": True})
-        assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": False})
-        await made.restart(0)
-        facts = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "DELETED")
-        assert (facts.quarantined, facts.last > m.OpId()) == ((), True)
+async def test_purged_data_is_gone_at_once_and_stays_gone(made: Cluster) -> None:
+    await one_deleted(made, Client(made))
+    assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": True})
+    assert await ask(made, 0, "DELETE", "/tablets/0/1") == (200, {"purged": False})
+    await made.restart(0)
+    facts = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "DELETED")
+    assert (facts.quarantined, facts.last > m.OpId()) == ((), True)
 
 
 async def test_a_volume_that_was_put_aside_is_listed_and_purged(tmp_path: Path) -> None:

@@ -129,24 +129,32 @@ async def test_a_member_that_starts_again_has_what_it_took_in(tmp_path):
         assert result.tablets == 0
 
 
+async def killed(made, members, name, wanted, point):
+    """Member 1, which owns some partitions and backs up others, dies while it takes the load in."""
+    target = made.members[1]
+    await target.kill()
+    await target.start(STELE_CRASH_POINT=point)
+    await made.publish()
+    running = asyncio.create_task(asyncio.to_thread(load, members, name, wanted))
+    await target.process.wait()
+    return running
+
+
+async def back(made):
+    await made.members[1].start()
+    await made.hello(made.members[1])
+    await made.publish()
+
+
 @pytest.mark.parametrize("point", ["load.prepared", "load.ingested"])
 async def test_a_member_that_dies_while_it_takes_a_load_in_has_it_once(tmp_path, point):
-    """The target owns some partitions and backs up others, so both sides of a load die."""
     wanted = rows(600)
     async with loading(tmp_path) as (made, members):
-        client, target = Client(made), made.members[1]
+        client = Client(made)
         for key in list(wanted)[:40]:
             await client.set(0, key, b"older than the load")
-        await target.kill()
-        target.env = {**target.env, "STELE_CRASH_POINT": point}
-        await target.start()
-        await made.publish()
-        running = asyncio.create_task(asyncio.to_thread(load, members, "struck", wanted))
-        await target.process.wait()
-        target.env = {}
-        await target.start()
-        await made.hello(target)
-        await made.publish()
+        running = await killed(made, members, "struck", wanted, point)
+        await back(made)
         result = await running
         assert result.tablets + result.skipped == PARTITIONS
         await made.served()
@@ -156,16 +164,9 @@ async def test_a_member_that_dies_while_it_takes_a_load_in_has_it_once(tmp_path,
 
 
 async def struck(made, members, wanted):
-    """Member 1 dies when all is ready to take a load in, and its files of the load are damaged."""
-    target = made.members[1]
-    await target.kill()
-    target.env = {**target.env, "STELE_CRASH_POINT": "load.prepared"}
-    await target.start()
-    await made.publish()
-    running = asyncio.create_task(asyncio.to_thread(load, members, "damaged", wanted))
-    await target.process.wait()
-    target.env = {}
-    for path in target.folder.glob("loads/*/*.sst"):
+    """It dies when all is ready to take a load in, and its files of the load are damaged."""
+    running = await killed(made, members, "damaged", wanted, "load.prepared")
+    for path in made.members[1].folder.glob("loads/*/*.sst"):
         body = bytearray(path.read_bytes())
         body[len(body) // 2] ^= 1
         path.write_bytes(bytes(body))
@@ -176,9 +177,7 @@ async def test_a_file_that_is_damaged_before_it_is_taken_in_is_fetched(tmp_path)
     wanted = rows(600)
     async with loading(tmp_path) as (made, members):
         running = await struck(made, members, wanted)
-        await made.members[1].start()
-        await made.hello(made.members[1])
-        await made.publish()
+        await back(made)
         await running
         assert await asyncio.to_thread(dump, members) == wanted
         await made.same_everywhere()
@@ -192,9 +191,7 @@ async def test_a_tablet_whose_file_nobody_has_any_more_goes_offline_and_says_so(
         for member in made.members.values():
             for path in member.folder.glob("loads/*/*"):
                 path.unlink(missing_ok=True)  # The members that run put files away too.
-        await made.members[1].start()
-        await made.hello(made.members[1])
-        await made.publish()
+        await back(made)
 
         async def broken():
             async with made.http.get(f"http://{made.members[1].host}:{made.ports[2]}/v1/status") as response:

@@ -1,38 +1,35 @@
 """A partition that nobody has any more begins anew, empty, on a member that is told to."""
 
-from pathlib import Path
-
 from stele.core.control import commands as m
-from tests.member.harness.cluster import Client, cluster, key_in
+from tests.member.harness.cluster import Client, Cluster, key_in
 from tests.member.harness.single_member import OTHER, THIRD, P, SingleMember
 from tests.member.replication.test_messages import backup
 
 PARTITION = 3
 
 
-async def test_an_empty_beginning_serves_and_survives_a_restart(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        client = Client(made)
-        row = made.rows[PARTITION]
-        await made.publish()
-        spare = next(index for index in range(3) if index not in row.replicas)
-        key = key_in(PARTITION, made.partitions)
-        assert await client.set(0, key, b"gone")
-        order = m.CreateTablet(PARTITION, made.version(PARTITION))
-        assert (await made.command(spare, m.CreateTablet(PARTITION, order.base + 1))).code == "STALE_VERSION"
-        holder = next(index for index in row.replicas if index is not None)
-        assert (await made.command(holder, order)).code == "ILLEGAL_STATE"
-        for _ in range(2):
-            await made.order(spare, order)
-        await made.restart(spare)
-        await made.order(spare, order)
-        made.store(PARTITION, (spare,), 2)
-        await made.publish()
-        await made.served()
-        other = Client(made)
-        assert await other.call(spare, b"GET", key) is None
-        assert await other.set(0, key, b"new")
-        await other.check(spare)
+async def test_an_empty_beginning_serves_and_survives_a_restart(three: Cluster) -> None:
+    client = Client(three)
+    row = three.rows[PARTITION]
+    await three.publish()
+    spare = next(index for index in range(3) if index not in row.replicas)
+    key = key_in(PARTITION, three.partitions)
+    assert await client.set(0, key, b"gone")
+    order = m.CreateTablet(PARTITION, three.version(PARTITION))
+    assert (await three.command(spare, m.CreateTablet(PARTITION, order.base + 1))).code == "STALE_VERSION"
+    holder = next(index for index in row.replicas if index is not None)
+    assert (await three.command(holder, order)).code == "ILLEGAL_STATE"
+    for _ in range(2):
+        await three.order(spare, order)
+    await three.restart(spare)
+    await three.order(spare, order)
+    three.store(PARTITION, (spare,), 2)
+    await three.publish()
+    await three.served()
+    other = Client(three)
+    assert await other.call(spare, b"GET", key) is None
+    assert await other.set(0, key, b"new")
+    await other.check(spare)
 
 
 async def test_an_old_log_does_not_come_back_after_a_loss_of_power(made: SingleMember) -> None:

@@ -53,20 +53,19 @@ async def fill(client: Client, members: int, number: int, value_bytes: int) -> N
         assert await client.set(n % members, b"fill%d" % n, value), client.errors
 
 
-async def test_owners_move_under_load_without_an_error(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        client = Client(made)
-        await fill(client, 3, 300, 50)
-        load = Load(made, [0, 1, 2])
-        await made.add()
-        await made.publish()
-        for partition in range(0, 16, 2):
-            await made.move_owner(partition, 3)
-        assert await load.stop() == []
-        for member in range(4):
-            await client.check(member)
-            await load.check(member)
-        await made.same_everywhere()
+async def test_owners_move_under_load_without_an_error(three: Cluster) -> None:
+    client = Client(three)
+    await fill(client, 3, 300, 50)
+    load = Load(three, [0, 1, 2])
+    await three.add()
+    await three.publish()
+    for partition in range(0, 16, 2):
+        await three.move_owner(partition, 3)
+    assert await load.stop() == []
+    for member in range(4):
+        await client.check(member)
+        await load.check(member)
+    await three.same_everywhere()
 
 
 async def test_big_tablets_move_by_a_copy_under_load(tmp_path: Path) -> None:
@@ -93,136 +92,84 @@ async def test_big_tablets_move_by_a_copy_under_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["learning", "in sync", "frozen"])
-async def test_an_aborted_move_leaves_everything_as_it_was(tmp_path: Path, step: str) -> None:
-    async with cluster(tmp_path, 3) as made:
-        client = Client(made)
-        key = key_in(0, made.partitions)
-        assert await client.set(0, key, b"before")
-        id = made.id()
-        await made.start_learner(id, 0, 2)
-        if step != "learning":
-            await made.until_learner(0, id, "IN_SYNC")
-        if step == "frozen":
-            await made.order(0, m.HandOver(id, 0))
-            write = asyncio.create_task(client.set(0, key, b"after"))
-            await asyncio.sleep(0.2)
-            assert not write.done()
-        for index in (0, 2):
-            await made.order(index, m.Abort(id, 0))
-            await made.order(index, m.Abort(id, 0))
-        if step == "frozen":
-            assert await write
-        assert await client.set(1, key, b"last")
-        reply = await made.exchange(2, rows=())
-        assert [tablet.state for tablet in reply.tablets if tablet.partition == 0] == ["DELETED"]
-        assert not (await made.exchange(0, rows=())).learners
-        await made.move_owner(0, 2)
-        assert await client.call(2, b"GET", key) == b"last"
-
-
-async def test_a_frozen_owner_stays_frozen_when_it_restarts(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        client = Client(made)
-        key = key_in(0, made.partitions)
-        assert await client.set(0, key, b"before")
-        id = await made.learn(0, 2)
-        handed = await made.command(0, m.HandOver(id, 0))
-        assert handed.last is not None
-        await made.restart(0)
-        reply = await eventually(lambda: made.exchange(0, rows=()), lambda r: r.unserved == (0,))
-        assert [learner.id for learner in reply.learners] == [id]
-        assert (await made.command(0, m.HandOver(id, 0))).code == "ILLEGAL_STATE"
-        await made.order(2, m.Accept(id, m.Row(0, 2, (2, 1)), handed.last))
-        refused = await made.command(2, m.Abort(id, 0))
-        assert refused.code == "ILLEGAL_STATE"
-        await made.restart(2)
-        found = await made.exchange(2, rows=())
-        assert [row.replicas for row in found.accepted] == [(2, 1)]
-        made.rows[0] = found.accepted[0]
-        await made.publish()
-        await made.served()
-        assert await Client(made).call(0, b"GET", key) == b"before"
-        assert not (await made.exchange(2, rows=())).accepted
-
-
-async def test_an_owner_that_restarts_still_waits_for_its_learner(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        key = key_in(0, made.partitions)
-        id = await made.learn(0, 2)
-        await made.restart(0)
-        await made.until_learner(0, id, "IN_SYNC")
-        await made.served()
-        made.members[2].signal(signal.SIGSTOP)
-        write = asyncio.create_task(Client(made).set(0, key, b"value"))
-        await eventually(lambda: made.exchange(0, rows=()), lambda r: 2 in [s.member for s in r.silent])
+async def test_an_aborted_move_leaves_everything_as_it_was(three: Cluster, step: str) -> None:
+    client = Client(three)
+    key = key_in(0, three.partitions)
+    assert await client.set(0, key, b"before")
+    id = three.id()
+    await three.start_learner(id, 0, 2)
+    if step != "learning":
+        await three.until_learner(0, id, "IN_SYNC")
+    if step == "frozen":
+        await three.order(0, m.HandOver(id, 0))
+        write = asyncio.create_task(client.set(0, key, b"after"))
+        await asyncio.sleep(0.2)
         assert not write.done()
-        await made.order(0, m.Abort(id, 0))
+    for index in (0, 2):
+        await three.order(index, m.Abort(id, 0))
+        await three.order(index, m.Abort(id, 0))
+    if step == "frozen":
         assert await write
-        made.members[2].signal(signal.SIGCONT)
+    assert await client.set(1, key, b"last")
+    reply = await three.exchange(2, rows=())
+    assert [tablet.state for tablet in reply.tablets if tablet.partition == 0] == ["DELETED"]
+    assert not (await three.exchange(0, rows=())).learners
+    await three.move_owner(0, 2)
+    assert await client.call(2, b"GET", key) == b"last"
 
 
-async def test_garbage_in_staging_is_refused(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4) as made:
-        client = Client(made)
-        await fill(client, 3, 300, BIG)
-        id = made.id()
-        await made.start_learner(id, 0, 2)
-        ingest = m.Ingest("s1", (0,))
-        assert (await made.command(2, ingest)).code == "NOT_FOUND"
-        assert (await made.command(2, m.Ingest("../x", (0,)))).code == "BAD_REQUEST"
-        staging = tmp_path / "m2" / "staging" / "s1"
-        staging.mkdir()
-        (staging / "0.json").write_text("{")
-        assert (await made.command(2, ingest)).code == "CORRUPT"
-        (staging / "0.json").write_text(
-            '{"format":1,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
-            '"entries":1,"bytes":1,"file":"x.sst","file_bytes":3,"file_crc32c":1}'
-        )
-        refused = await made.command(2, ingest)
-        assert refused.code == "UNKNOWN_FORMAT"
-        assert "0.json: format is 1, expected 2" in refused.detail
-        (staging / "0.json").write_text(
-            '{"format":2,"session":"s1","partition":0,"source_generation":1,"generation":1,"applied":[1,5],'
-            '"fragments":[{"at":"0","next":"","namespaces":{},"entries":1,"bytes":1,"file":"x.sst",'
-            '"file_bytes":3,"file_crc32c":1}]}'
-        )
-        (staging / "x.sst").write_text("abc")
-        assert (await made.command(2, ingest)).code == "CORRUPT"
-        assert (await made.command(2, m.Ingest("s1", (1,)))).code in {"ILLEGAL_STATE", "OK"}
-        await client.check(0)
+async def test_a_frozen_owner_stays_frozen_when_it_restarts(three: Cluster) -> None:
+    client = Client(three)
+    key = key_in(0, three.partitions)
+    assert await client.set(0, key, b"before")
+    id = await three.learn(0, 2)
+    handed = await three.command(0, m.HandOver(id, 0))
+    assert handed.last is not None
+    await three.restart(0)
+    reply = await eventually(lambda: three.exchange(0, rows=()), lambda r: r.unserved == (0,))
+    assert [learner.id for learner in reply.learners] == [id]
+    assert (await three.command(0, m.HandOver(id, 0))).code == "ILLEGAL_STATE"
+    await three.order(2, m.Accept(id, m.Row(0, 2, (2, 1)), handed.last))
+    refused = await three.command(2, m.Abort(id, 0))
+    assert refused.code == "ILLEGAL_STATE"
+    await three.restart(2)
+    found = await three.exchange(2, rows=())
+    assert [row.replicas for row in found.accepted] == [(2, 1)]
+    three.rows[0] = found.accepted[0]
+    await three.publish()
+    await three.served()
+    assert await Client(three).call(0, b"GET", key) == b"before"
+    assert not (await three.exchange(2, rows=())).accepted
 
 
-async def test_sessions_are_described_once_and_end_with_their_lease(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 2) as made:
-        client = Client(made)
-        await fill(client, 2, 50, 100)
-        first = await made.command(0, m.OpenSession("s1", (0, 1), 60.0))
-        assert (await made.command(0, m.OpenSession("s1", (0, 1), 60.0))) == first
-        assert first.session is not None
-        assert [tablet.partition for tablet in first.session.tablets] == [0, 1]
-        folder = tmp_path / "m0" / "checkpoints" / "s1"
-        assert (folder / "session.json").exists()
-        await made.order(0, m.CloseSession("s1"))
-        assert not folder.exists()
-        assert (await made.command(0, m.OpenSession("s/2", (0,)))).code == "BAD_REQUEST"
-        await made.command(0, m.OpenSession("s3", (0,), 0.1))
-        await eventually(lambda: made.exchange(0, rows=()), lambda reply: reply.stats.sessions == 0)
+async def test_an_owner_that_restarts_still_waits_for_its_learner(three: Cluster) -> None:
+    key = key_in(0, three.partitions)
+    id = await three.learn(0, 2)
+    await three.restart(0)
+    await three.until_learner(0, id, "IN_SYNC")
+    await three.served()
+    three.members[2].signal(signal.SIGSTOP)
+    write = asyncio.create_task(Client(three).set(0, key, b"value"))
+    await eventually(lambda: three.exchange(0, rows=()), lambda r: 2 in [s.member for s in r.silent])
+    assert not write.done()
+    await three.order(0, m.Abort(id, 0))
+    assert await write
+    three.members[2].signal(signal.SIGCONT)
 
 
-async def test_a_backup_becomes_owner_on_purpose_without_an_error(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3) as made:
-        load = Load(made, [0, 1, 2])
-        await asyncio.sleep(0.3)
-        for partition in range(0, 16, 3):
-            old, new = made.rows[partition].replicas
-            assert old is not None
-            assert new is not None
-            term = made.version(partition) + 2
-            for index in (old, new):
-                await made.order(index, m.Fence(partition, term, True))
-            await made.accept(new, m.Row(partition, term, (new, old)))
-            await made.publish()
-        assert await load.stop() == []
-        for member in range(3):
-            await load.check(member)
-        await made.same_everywhere()
+async def test_a_backup_becomes_owner_on_purpose_without_an_error(three: Cluster) -> None:
+    load = Load(three, [0, 1, 2])
+    await asyncio.sleep(0.3)
+    for partition in range(0, 16, 3):
+        old, new = three.rows[partition].replicas
+        assert old is not None
+        assert new is not None
+        term = three.version(partition) + 2
+        for index in (old, new):
+            await three.order(index, m.Fence(partition, term, True))
+        await three.accept(new, m.Row(partition, term, (new, old)))
+        await three.publish()
+    assert await load.stop() == []
+    for member in range(3):
+        await load.check(member)
+    await three.same_everywhere()

@@ -10,6 +10,7 @@ from rocksdict import SstFileWriter
 
 from stele.adapters.rocksdb.options import data_options
 from stele.core.control import commands as m
+from stele.member.storage.volume import STAGING
 from stele.wire.copy.jobs import Manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED
@@ -43,6 +44,24 @@ async def test_a_file_with_keys_of_something_else_is_refused(made: SingleMember,
     assert "bad.sst: its keys begin with" in result.detail
     assert (made.engine.get(key), made.get(b"copied")) == (None, None)
     await made.take_in("good")
+
+
+async def test_garbage_in_staging_is_refused(made: SingleMember) -> None:
+    assert await made.code(m.StartTabletCopy("copy", P, 1, OTHER)) == "OK"
+    ingest = m.Ingest("s", (P,))
+    assert await made.code(ingest) == "NOT_FOUND"
+    assert await made.code(m.Ingest("../x", (P,))) == "BAD_REQUEST"
+    made.stage("s")
+    manifest = made.node.volume.path(STAGING) / "s" / f"{P}.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"{")
+    assert await made.code(ingest) == "CORRUPT"
+    manifest.write_bytes(b'{"format":1}')
+    refused = await made.command(ingest)
+    assert (refused.code, "0.json: format is 1, expected 2" in refused.detail) == ("UNKNOWN_FORMAT", True)
+    manifest.write_bytes(whole)
+    (manifest.parent / "s.sst").write_bytes(b"abc")
+    assert await made.code(ingest) == "CORRUPT"
 
 
 async def test_real_files_with_keys_of_something_else_harm_nobody(tmp_path: Path) -> None:

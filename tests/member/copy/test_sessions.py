@@ -97,12 +97,6 @@ async def test_a_renewed_lease_lasts_and_keeps_the_log(made: SingleMember) -> No
     assert (report.ended, report.lease_left_ms > 20_000, made.node.sessions.pin(P)) == ("", True, pinned)
 
 
-async def test_a_renewal_never_opens_a_session(made: SingleMember) -> None:
-    await owning(made)
-    assert await made.code(renewal()) == "SESSION_LOST"
-    assert not folder(made).exists()
-
-
 async def test_a_session_does_not_outlive_the_process(made: SingleMember) -> None:
     await owning(made)
     assert await made.code(opening()) == "OK"
@@ -120,6 +114,7 @@ async def test_a_rate_is_written_for_the_transfer_process_and_may_change(made: S
         return json.loads((folder(made) / "session.json").read_text())  # type: ignore[no-any-return]
 
     first = opening(bytes_per_second=7, fragments=False)
+    assert await made.code(m.OpenSession("s/2", (P,))) == "BAD_REQUEST"
     assert await made.code(first) == "OK"
     opened = (await made.ask(first)).results[0].session
     assert opened is not None

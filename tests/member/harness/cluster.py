@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -25,8 +25,8 @@ from stele.core.kv.keyslot import partition_of
 from stele.core.placement.migration import swapped
 from stele.core.table.table import Replicas
 from stele.wire import control as wire
+from tests.member.harness.clients import Client
 from tests.member.harness.forked import Forked, fork_server
-from tests.member.harness.pipe import Pipe, RespError
 from tests.worker import WORKER
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -473,60 +473,6 @@ async def hasty_cluster(folder: Path, partitions: int, **env: str) -> AsyncItera
         yield made
     finally:
         await made.close()
-
-
-class Client:
-    """Writes numbered values through RESP and remembers what was acknowledged."""
-
-    def __init__(self, made: Cluster) -> None:
-        self._cluster = made
-        made.clients.append(self)
-        self._pipes: dict[int, Pipe] = {}
-        self.acknowledged: dict[bytes, bytes] = {}
-        self.unknown: dict[bytes, set[bytes]] = {}
-        self.errors: list[str] = []
-
-    async def call(self, member: int, *args: bytes) -> Any:
-        """One command; the reply. Raises ConnectionError, and RespError for an error reply."""
-        if member not in self._pipes:
-            self._pipes[member] = await Pipe.to(self._cluster.members[member])
-        try:
-            (reply,) = await self._pipes[member].ask(list(args))
-        except (asyncio.IncompleteReadError, OSError) as error:
-            await self.drop(member)
-            raise ConnectionError(str(error)) from error
-        if isinstance(reply, RespError):
-            raise reply
-        return reply
-
-    async def drop(self, member: int) -> None:
-        """Close the connection to it, if there is one."""
-        pipe = self._pipes.pop(member, None)
-        if pipe is not None:
-            await pipe.close()
-
-    async def set(self, member: int, key: bytes, value: bytes) -> bool:
-        """Write, and remember how it went."""
-        try:
-            reply = await self.call(member, b"SET", key, value)
-        except (ConnectionError, RespError) as error:
-            self.errors.append(f"SET {key!r}: {error}")
-            self.unknown.setdefault(key, set()).add(value)
-            return False
-        assert reply == b"OK"
-        self.acknowledged[key] = value
-        self.unknown.pop(key, None)
-        return True
-
-    async def check(self, member: int) -> None:
-        """Every acknowledged write is read, or a later one whose end is not known."""
-        for key, value in self.acknowledged.items():
-            found = await self.call(member, b"GET", key)
-            assert found == value or found in self.unknown.get(key, ()), (key, value, found)
-
-    async def close(self) -> None:
-        for member in list(self._pipes):
-            await self.drop(member)
 
 
 def key_in(partition: int, partitions: int, seed: int = 0) -> bytes:

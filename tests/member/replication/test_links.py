@@ -10,7 +10,7 @@ import pytest
 from stele.member import limits
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, HEAD_BYTES, encode_frame
-from tests.member.harness.cluster import CLUSTER, Client, MemberProcess, cluster, eventually
+from tests.member.harness.cluster import CLUSTER, Client, Cluster, MemberProcess, cluster, eventually
 from tests.member.harness.memory import forget_peak, peak_bytes
 
 MIB = 1024 * 1024
@@ -38,20 +38,19 @@ async def closed_after(member: MemberProcess, *frames: bytes) -> None:
 
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["before the greeting", "by a known member"])
-async def test_a_frame_of_empty_lists(tmp_path: Path, greeted: bool) -> None:
-    async with cluster(tmp_path, 2) as made:
-        client, member = Client(made), made.members[0]
-        assert await client.set(0, b"k", b"v")
-        hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, made.members[1].uuid, member.uuid)
-        first = [encode_frame(peer.encode_message(hello))] if greeted else []
-        sent = empty_lists(FRAME_BYTES_MAX - 100 if greeted else 2 * MIB)
-        before = forget_peak(member.process)
-        await closed_after(member, *first, sent)
-        # A frame is held twice: as it comes, and as its body.
-        assert peak_bytes(member.process) - before < (3 * len(sent) if greeted else 1 * MIB)
-        assert await client.call(0, b"GET", b"k") == b"v"
-        await eventually(lambda: made.exchange(0, rows=()), lambda reply: not reply.unserved)
-        assert "Traceback" not in member.log()
+async def test_a_frame_of_empty_lists(two: Cluster, greeted: bool) -> None:
+    client, member = Client(two), two.members[0]
+    assert await client.set(0, b"k", b"v")
+    hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, two.members[1].uuid, member.uuid)
+    first = [encode_frame(peer.encode_message(hello))] if greeted else []
+    sent = empty_lists(FRAME_BYTES_MAX - 100 if greeted else 2 * MIB)
+    before = forget_peak(member.process)
+    await closed_after(member, *first, sent)
+    # A frame is held twice: as it comes, and as its body.
+    assert peak_bytes(member.process) - before < (3 * len(sent) if greeted else 1 * MIB)
+    assert await client.call(0, b"GET", b"k") == b"v"
+    await eventually(lambda: two.exchange(0, rows=()), lambda reply: not reply.unserved)
+    assert "Traceback" not in member.log()
 
 
 async def is_open(reader: asyncio.StreamReader, seconds: float) -> bool:

@@ -16,7 +16,7 @@ from stele.member.replication.table_cache import TableCache
 from stele.member.storage import volume as volume_module
 from stele.member.storage.volume import MetaWriter, Volume
 from stele.wire.storage.volume import TABLE_FILE, LegacyTableFile, TableFile, encode_file
-from tests.member.harness.cluster import Client, cluster
+from tests.member.harness.cluster import Client, Cluster, cluster
 
 MEMBERS = (MemberInfo(0, "m0", "u-0", "10.0.0.1"), MemberInfo(4, "m4", "u-4", "10.0.0.2"))
 LEGACY = LegacyTableFile(7, MEMBERS, ((0, 4), (4,), ()))
@@ -135,21 +135,20 @@ def test_rows_that_cannot_be_are_refused(volume: Volume, row: Row, reason: str) 
     assert table.newer([Row(0, 7, (0, 4)), Row(1, 6, (0,)), Row(2, 8, (0,))]) == [Row(2, 8, (0,))]
 
 
-async def test_a_member_goes_on_from_a_legacy_table(tmp_path: Path) -> None:
+async def test_a_member_goes_on_from_a_legacy_table(two: Cluster, tmp_path: Path) -> None:
     """A real process: it serves what it owned as soon as it is asked, and its next table is a new one."""
-    async with cluster(tmp_path, 2) as made:
-        client = Client(made)
-        for n in range(20):
-            assert await client.set(0, b"k%d" % n, b"%d" % n)
-        versions = {row.version for row in made.rows.values()}
-        assert versions == {1}, "as after an upgrade: every partition has the version of the whole table"
-        await made.members[1].stop()
-        rows = tuple(made.rows[p].replicas for p in range(made.partitions))
-        path = tmp_path / "m1" / TABLE_FILE
-        path.write_bytes(encode_file(LegacyTableFile(1, made.dictionary(), rows)))
-        await made.members[1].start()
-        await made.hello(made.members[1])
-        await made.served()
-        assert path.read_bytes().startswith(NEW_TITLE), "the master's epoch was persisted with the table"
-        for n in range(20):
-            assert await Client(made).call(1, b"GET", b"k%d" % n) == b"%d" % n
+    client = Client(two)
+    for n in range(20):
+        assert await client.set(0, b"k%d" % n, b"%d" % n)
+    versions = {row.version for row in two.rows.values()}
+    assert versions == {1}, "as after an upgrade: every partition has the version of the whole table"
+    await two.members[1].stop()
+    rows = tuple(two.rows[p].replicas for p in range(two.partitions))
+    path = tmp_path / "m1" / TABLE_FILE
+    path.write_bytes(encode_file(LegacyTableFile(1, two.dictionary(), rows)))
+    await two.members[1].start()
+    await two.hello(two.members[1])
+    await two.served()
+    assert path.read_bytes().startswith(NEW_TITLE), "the master's epoch was persisted with the table"
+    for n in range(20):
+        assert await Client(two).call(1, b"GET", b"k%d" % n) == b"%d" % n

@@ -11,9 +11,9 @@ import pytest
 
 from stele.member import limits
 from stele.wire.resp import encode_request
+from tests.member.harness.clients import Pipe
 from tests.member.harness.cluster import Cluster, cluster, eventually, key_in
 from tests.member.harness.memory import forget_peak, peak_bytes
-from tests.member.harness.pipe import Pipe
 from tests.member.resp.test_large_replies import MIB
 
 SECONDS_MAX = 60.0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stele.core.kv.keyslot import partition_of
-from tests.member.harness.cluster import Cluster, cluster, key_in
-from tests.member.harness.pipe import Pipe, RespError
+from tests.member.harness.clients import Pipe, RespError
+from tests.member.harness.cluster import Cluster, cluster
 
 MIB = 1024 * 1024
 PARTITIONS = 4
@@ -37,13 +37,6 @@ async def stored(made: Cluster, key: bytes, value: bytes) -> tuple[Pipe, bytes]:
     return other, value
 
 
-async def test_pipelined_reads_of_a_value_of_the_greatest_size(made: Cluster) -> None:
-    other, value = await stored(made, b"large", random.randbytes(8 * MIB))
-    async with asyncio.timeout(SECONDS_MAX):
-        assert await other.ask(*[[b"GET", b"large"]] * 4, [b"STRLEN", b"large"]) == [value] * 4 + [len(value)]
-    await other.close()
-
-
 async def test_six_connections_with_four_reads_each(made: Cluster) -> None:
     other, value = await stored(made, b"large", random.randbytes(8 * MIB))
     pipes = [await Pipe.to(made.members[n % 2]) for n in range(6)]
@@ -66,30 +59,6 @@ async def test_seventeen_clients_that_read_one_value_in_the_same_turn(made: Clus
         for found in await asyncio.gather(*asked):
             assert found == [value]
     await asyncio.gather(other.close(), *(each.close() for each in pipes))
-
-
-async def test_mget_of_several_values_of_one_partition(made: Cluster) -> None:
-    values = {key_in(1, PARTITIONS, seed): random.randbytes(4 * MIB) for seed in range(6)}
-    for key, value in values.items():
-        other, _ = await stored(made, key, value)
-        await other.close()
-    for member in (0, 1):
-        each = await Pipe.to(made.members[member])
-        async with asyncio.timeout(SECONDS_MAX):
-            assert await each.ask([b"MGET", *values, b"none"]) == [[*values.values(), None]]
-        await each.close()
-
-
-async def test_writes_that_answer_what_was_there_run_once_and_in_order(made: Cluster) -> None:
-    old = random.randbytes(8 * MIB)
-    other, _ = await stored(made, b"swapped", old)
-    new = random.randbytes(3 * MIB)
-    asked = [[b"GET", b"swapped"], [b"GETSET", b"swapped", new], [b"APPEND", b"swapped", b"!"]]
-    asked += [[b"GETDEL", b"swapped"], [b"GET", b"swapped"], [b"INCR", b"swapped"], [b"INCR", b"swapped"]]
-    async with asyncio.timeout(SECONDS_MAX):
-        found = await other.ask(*asked)
-    assert found == [old, old, len(new) + 1, new + b"!", None, 1, 2]
-    await other.close()
 
 
 async def test_scan_over_long_keys_of_one_partition(tmp_path: Path) -> None:

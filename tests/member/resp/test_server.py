@@ -272,23 +272,6 @@ async def test_scan_returns_every_key_and_matches_patterns(client):
     assert [key async for key in client.scan_iter(_type="hash")] == []
 
 
-async def test_a_scan_that_jumps_between_members_ends_and_misses_nothing(store):
-    servers = [await start_resp_server(store, "127.0.0.1", 0) for _ in range(2)]
-    clients = [redis.asyncio.Redis(host="127.0.0.1", port=server.port) for server in servers]
-    keys = {f"{{tag}}{number}".encode() for number in range(1000)}
-    await clients[0].mset(dict.fromkeys(keys, b"v"))
-    seen, cursor, calls = set(), 0, 0
-    while calls == 0 or cursor:
-        cursor, some = await clients[calls % 2].scan(cursor, count=10)
-        seen |= set(some)
-        calls += 1
-        assert calls < 100
-    assert seen == keys
-    for client, server in zip(clients, servers, strict=True):
-        await client.aclose()
-        await server.close()
-
-
 async def test_large_values_and_the_limit_of_their_size(client, server):
     large = bytes(range(256)) * 32768
     assert await client.set("k", large)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ def notes(end: str, indexes: list[int], kind: str, *methods: str) -> list[Note]:
     return [(method, end, indexes, kind) for method in methods or ("before", "commit")]
 
 
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three members with a recorder."""
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
+        yield made
+
+
 async def until(folder: Path, member: int, expected: list[Note]) -> None:
     async def told() -> list[Note]:
         return story(folder, member, P)
@@ -34,19 +42,18 @@ async def abort(made: Cluster, id: str, *members: int) -> None:
         await made.order(index, m.Abort(id, P))
 
 
-async def test_the_state_of_a_service_moves_with_the_owner(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await made.learn(P, 2, "MOVE", (2, 1))
-        (tmp_path / "told" / "state").write_text("last")
-        await made.finish(id, P, 2, (2, 1))
-        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "prepare", "commit"))
-        await until(tmp_path, 2, notes(D, [-1, 0], "MOVE"))
-        (commit,) = [each for each in heard(tmp_path, 2, P) if each["what"] == "commit"]
-        assert commit["entries"] == [["from", "m0"], ["state", "last"]]
-        assert not commit["serves"], "nothing is asked of a service before it took over"
-        assert {each["id"] for each in heard(tmp_path, 0, P) + heard(tmp_path, 2, P)} == {id}
-        assert story(tmp_path, 1, P) == []
-        assert await made.digest(1, P, "@recorder") == await made.digest(2, P, "@recorder")
+async def test_the_state_of_a_service_moves_with_the_owner(made: Cluster, tmp_path: Path) -> None:
+    id = await made.learn(P, 2, "MOVE", (2, 1))
+    (tmp_path / "told" / "state").write_text("last")
+    await made.finish(id, P, 2, (2, 1))
+    await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "prepare", "commit"))
+    await until(tmp_path, 2, notes(D, [-1, 0], "MOVE"))
+    (commit,) = [each for each in heard(tmp_path, 2, P) if each["what"] == "commit"]
+    assert commit["entries"] == [["from", "m0"], ["state", "last"]]
+    assert not commit["serves"], "nothing is asked of a service before it took over"
+    assert {each["id"] for each in heard(tmp_path, 0, P) + heard(tmp_path, 2, P)} == {id}
+    assert story(tmp_path, 1, P) == []
+    assert await made.digest(1, P, "@recorder") == await made.digest(2, P, "@recorder")
 
 
 async def test_every_type_is_told_to_every_member_whose_index_changes(tmp_path: Path) -> None:
@@ -83,96 +90,95 @@ async def test_every_type_is_told_to_every_member_whose_index_changes(tmp_path: 
         await until(tmp_path, 2, [*cleared, *notes(D, [-1, 0], "SHIFT_DOWN")])
 
 
-async def test_a_promoted_backup_is_told_and_knows_what_was_prepared(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        await made.migrate(P, 2, "MOVE", (2, 1))
-        await made.members[2].kill()
-        await made.lose(2)
-        await until(tmp_path, 1, notes(D, [1, 0], "SHIFT_UP"))
-        assert heard(tmp_path, 1, P)[-1]["entries"] == [["from", "m0"], ["state", "first"]]
+async def test_a_promoted_backup_is_told_and_knows_what_was_prepared(made: Cluster, tmp_path: Path) -> None:
+    await made.migrate(P, 2, "MOVE", (2, 1))
+    await made.members[2].kill()
+    await made.lose(2)
+    await until(tmp_path, 1, notes(D, [1, 0], "SHIFT_UP"))
+    assert heard(tmp_path, 1, P)[-1]["entries"] == [["from", "m0"], ["state", "first"]]
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-async def test_what_is_aborted_is_rolled_back_at_both(tmp_path: Path, frozen: bool) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await made.learn(P, 2, "MOVE", (2, 1))
-        if frozen:
-            await made.order(0, m.HandOver(id, P))
-        await abort(made, id, 0, 2)
-        await abort(made, id, 0, 2)
-        prepares = ["prepare"] * (2 if frozen else 1)
-        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", *prepares, "rollback"))
-        await until(tmp_path, 2, notes(D, [-1, 0], "MOVE", "before", "rollback"))
-        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+async def test_what_is_aborted_is_rolled_back_at_both(made: Cluster, tmp_path: Path, frozen: bool) -> None:
+    id = await made.learn(P, 2, "MOVE", (2, 1))
+    if frozen:
+        await made.order(0, m.HandOver(id, P))
+    await abort(made, id, 0, 2)
+    await abort(made, id, 0, 2)
+    prepares = ["prepare"] * (2 if frozen else 1)
+    await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", *prepares, "rollback"))
+    await until(tmp_path, 2, notes(D, [-1, 0], "MOVE", "before", "rollback"))
+    assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
 
 
 @pytest.mark.parametrize("who", [0, 2])
 @pytest.mark.parametrize("committed", [False, True])
 async def test_a_member_that_restarts_in_the_middle_ends_what_was_begun(
-    tmp_path: Path, who: int, committed: bool
+    made: Cluster, tmp_path: Path, who: int, committed: bool
 ) -> None:
     """It is killed when all is agreed; the row comes, or the migration is void."""
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await made.learn(P, 2, "MOVE", (2, 1))
-        handed = await made.command(0, m.HandOver(id, P))
-        row = m.Row(P, made.version(P) + 1, (2, 1))
-        await made.order(2, m.Accept(id, row, handed.last))
-        await made.members[who].kill()
-        made.store(P, (2, 1) if committed else (0, 1), by=1 if committed else 2)
-        await made.publish()
-        await made.members[who].start()
-        await made.publish()
-        await abort(made, id, 0, 2)
-        end = "commit" if committed else "rollback"
-        for member in (0, 2):
+    id = await made.learn(P, 2, "MOVE", (2, 1))
+    handed = await made.command(0, m.HandOver(id, P))
+    row = m.Row(P, made.version(P) + 1, (2, 1))
+    await made.order(2, m.Accept(id, row, handed.last))
+    await made.members[who].kill()
+    made.store(P, (2, 1) if committed else (0, 1), by=1 if committed else 2)
+    await made.publish()
+    await made.members[who].start()
+    await made.publish()
+    await abort(made, id, 0, 2)
+    end = "commit" if committed else "rollback"
+    for member in (0, 2):
 
-            async def ends(member: int = member) -> list[str]:
-                return [each["what"] for each in heard(tmp_path, member, P) if each["what"] != "prepare"]
+        async def ends(member: int = member) -> list[str]:
+            return [each["what"] for each in heard(tmp_path, member, P) if each["what"] != "prepare"]
 
-            await eventually(ends, lambda found: found == ["before", end])
-        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+        await eventually(ends, lambda found: found == ["before", end])
+    assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
 
 
-async def test_an_owner_that_forgot_its_learner_rolls_back_at_its_start(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id, row = made.id(), made.rows[P]
-        await made.members[2].kill()  # So that nothing is promised to the learner.
-        learn = m.AddLearner(id, P, row.version, 2, "MOVE", (2, 1))
-        await made.order(0, learn)
-        await made.restart(0)
-        await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "rollback"))
+async def test_an_owner_that_forgot_its_learner_rolls_back_at_its_start(
+    made: Cluster, tmp_path: Path
+) -> None:
+    id, row = made.id(), made.rows[P]
+    await made.members[2].kill()  # So that nothing is promised to the learner.
+    learn = m.AddLearner(id, P, row.version, 2, "MOVE", (2, 1))
+    await made.order(0, learn)
+    await made.restart(0)
+    await until(tmp_path, 0, notes(S, [0, -1], "MOVE", "before", "prepare", "rollback"))
 
 
 @pytest.mark.parametrize("harm", ["fail-before", "fail-prepare", "slow-before"])
-async def test_a_service_that_fails_does_not_keep_a_copy_away(tmp_path: Path, harm: str) -> None:
-    async with cluster(tmp_path, 3, partitions=4, replicas=2, **install(tmp_path)) as made:
-        (tmp_path / "told" / harm).touch()
-        await made.migrate(P, 2, "COPY", (0, 1, 2))
-        assert made.rows[P].replicas == (0, 1, 2)
-        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
-        assert "service recorder: " in made.members[0].log()
+async def test_a_service_that_fails_does_not_keep_a_copy_away(
+    made: Cluster, tmp_path: Path, harm: str
+) -> None:
+    (tmp_path / "told" / harm).touch()
+    await made.migrate(P, 2, "COPY", (0, 1, 2))
+    assert made.rows[P].replicas == (0, 1, 2)
+    assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+    assert "service recorder: " in made.members[0].log()
 
 
-async def test_an_owner_is_not_replaced_when_a_service_cannot_hand_over(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        id = await made.learn(P, 2, "MOVE", (2, 1))
-        (tmp_path / "told" / "fail-prepare").touch()
-        refused = await made.command(0, m.HandOver(id, P))
-        assert refused.code == "SERVICE_FAILED"
-        assert "recorder: prepare_replication failed with RuntimeError: told to fail" in refused.detail
-        await abort(made, id, 0, 2)
-        assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
-        (tmp_path / "told" / "fail-prepare").unlink()
-        await made.migrate(P, 2, "MOVE", (2, 1))
+async def test_an_owner_is_not_replaced_when_a_service_cannot_hand_over(
+    made: Cluster, tmp_path: Path
+) -> None:
+    id = await made.learn(P, 2, "MOVE", (2, 1))
+    (tmp_path / "told" / "fail-prepare").touch()
+    refused = await made.command(0, m.HandOver(id, P))
+    assert refused.code == "SERVICE_FAILED"
+    assert "recorder: prepare_replication failed with RuntimeError: told to fail" in refused.detail
+    await abort(made, id, 0, 2)
+    assert await Client(made).set(1, key_in(P, made.partitions), b"goes on")
+    (tmp_path / "told" / "fail-prepare").unlink()
+    await made.migrate(P, 2, "MOVE", (2, 1))
 
 
-async def test_a_stuck_service_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
-        (tmp_path / "told" / "slow-before").touch()
-        made.store(P, (0,))
-        await made.publish()
-        async with asyncio.timeout(15):
-            assert await made.members[1].stop() == 0
+async def test_a_stuck_service_does_not_keep_the_process_from_ending(made: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "told" / "slow-before").touch()
+    made.store(P, (0,))
+    await made.publish()
+    async with asyncio.timeout(15):
+        assert await made.members[1].stop() == 0
 
 
 async def test_namespaces_are_keyspaces_of_their_own(tmp_path: Path) -> None:
@@ -205,7 +211,7 @@ async def test_packages_that_cannot_be_used_are_left_out(tmp_path: Path) -> None
 async def test_after_many_migrations_each_begin_has_one_end(tmp_path: Path) -> None:
     """Moves and copies, aborted at any step or committed, with members that are killed: it adds up."""
     chance = random.Random(7)
-    async with cluster(tmp_path, 3, partitions=4, replicas=2, **install(tmp_path)) as made:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path)) as made:
         for _ in range(12):
             row = made.rows[P].replicas
             owner, backup = row

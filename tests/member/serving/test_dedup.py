@@ -11,7 +11,8 @@ import pytest
 from stele.core.kv import dedup as once
 from stele.member.admin.quarantine import _entry_line
 from stele.wire.storage.keys import SERVICE, pack_value, user_key
-from tests.member.harness.cluster import Client, Cluster, RespError, cluster, eventually, key_in
+from tests.member.harness.clients import RespError
+from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 from tests.simulation.quiet_cluster import QuietCluster
 
 
@@ -130,6 +131,7 @@ async def test_a_second_attempt_waits_for_the_first(tmp_path: Path) -> None:
         attempts = [asyncio.create_task(c.once(i, 1)) for i, c in zip((0, 0, 2), counters, strict=True)]
         await asyncio.sleep(0.5)
         assert not any(attempt.done() for attempt in attempts)
+        assert [peer.member for peer in (await made.exchange(0, rows=())).silent] == [1]
         await made.lose(1, dead=False)
         assert await asyncio.gather(*attempts) == [1, 1, 1]
         made.members[1].signal(signal.SIGCONT)

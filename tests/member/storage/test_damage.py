@@ -19,12 +19,12 @@ from stele.core.control import commands as m
 from stele.wire.copy.jobs import damage_note
 from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 from tests.member.admin.test_tablet_info import tablet
+from tests.member.harness.clients import RespError
 from tests.member.harness.cluster import (
     CLUSTER,
     Client,
     Cluster,
     MemberProcess,
-    RespError,
     eventually,
     hasty_cluster,
     key_in,

@@ -1,6 +1,5 @@
 """A copy from one volume to another: whole, once, harmless when late."""
 
-import asyncio
 import os
 import socket
 import threading
@@ -77,15 +76,6 @@ async def test_a_finished_copy_is_not_made_again_but_another_generation_is(volum
         second = await copy_now(url, staging, CopyItem(7, 3, 10))
     assert second.generation == 10
     assert second.files != first.files
-
-
-async def test_two_runs_at_once_end_with_one_manifest_and_its_file(volume, staging):
-    make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
-    async with transfer(volume) as url:
-        made = await asyncio.gather(*(copy_now(url, staging) for _ in range(4)))
-    assert len({tuple(manifest.files) for manifest in made}) == 1
-    left = sorted(path.suffix for path in (staging / "s-1").iterdir())
-    assert left == [".json", ".line", ".sst", ".sst"]
 
 
 async def test_a_run_after_the_session_was_closed_leaves_nothing(volume, staging):
