@@ -31,12 +31,11 @@ RECORDS = [
     ("session", "core/control/operations/copy_session.py:CopySession", "core/control/", "as `state`"),
     ("entry", "core/control/operations/copy_session.py:Copied", "master/", "a sum over copies"),
     ("draft", "core/placement/draft.py:DraftAssignment", "core/placement/", "the mode of a search"),
-    ("tablet", "core/tablet/follower.py:Tablet", "core/tablet/", "one machine has two halves"),
     ("tablet", "core/tablet/follower.py:Tablet", "member/", "what is on the disk now"),
     ("progress", "core/tablet/owner.py:Progress", "member/replication/", "what was sent"),
     ("replica", "member/replication/replica.py:Replica", "member/", "facts of one tablet"),
     ("request", "member/replication/request.py:Request", "member/", "facts of one request"),
-    ("counters", "member/replication/answers.py:Counters", "member/", "numbers that only rise"),
+    ("counters", "member/replication/delayed_replies.py:Counters", "member/", "numbers that only rise"),
     ("driver", "copyjob/drivers.py:Driver", "copyjob/", "how it is used"),
 ]
 

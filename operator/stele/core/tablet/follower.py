@@ -36,7 +36,8 @@ class Place(NamedTuple):
 
 
 class Tablet:
-    """Follower's half. `promised` is the lowest term that is still accepted; it never decreases.
+    """Follower's half. `promised` is the lowest term that is still accepted. It never decreases, except
+    where what was promised is lost (`restore_promise`).
 
     `leader` is the owner that this process follows in `leader_term`; None before the first contact.
     """
@@ -77,6 +78,17 @@ class Tablet:
         self.leader = None
         return True
 
+    def promise(self, term: int) -> None:
+        """Reject terms below `term` from now on; a lower one than before changes nothing."""
+        self.promised = max(self.promised, term)
+
+    def restore_promise(self, version: int) -> None:
+        """Replace a lost promise, in whose place every term is rejected, by a row's version.
+
+        The caller knows that no owner of an older row can need this member: a newer row does not name it.
+        """
+        self.promised = version
+
     def replace_log(self, log: Log) -> None:
         """Replace the log by that of a copy, or by an empty one.
 
@@ -84,7 +96,7 @@ class Tablet:
         copy: it comes from publication only.
         """
         self.log = log
-        self.promised = max(self.promised, log.last[0])
+        self.promise(log.last[0])
 
     def check(self, sender: int, version: int, term: int) -> Code:
         """Return whether a message of an owner is accepted."""

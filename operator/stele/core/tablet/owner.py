@@ -259,7 +259,7 @@ class Owner:
         if self.term < promised <= self.tablet.row.version:
             self.begin()
         elif member in self.members:
-            self.tablet.promised = max(self.tablet.promised, promised)
+            self.tablet.promise(promised)
             self.depose()
 
     def next_step(self) -> Fetch | None:

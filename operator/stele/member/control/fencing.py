@@ -131,4 +131,4 @@ class Fencing:
                 changes["promised"] = row.version
             await self._metadata.save_meta(replica, **changes)
             if lost:
-                replica.tablet.promised = row.version
+                replica.tablet.restore_promise(row.version)

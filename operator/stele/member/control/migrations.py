@@ -76,7 +76,7 @@ class Migrations:
             await keep_log_tail(self._tablets, self._background, replica)
         await self._metadata.save_meta(replica, copy=made, promised=promised)
         if lost:
-            replica.tablet.promised = promised
+            replica.tablet.restore_promise(promised)
         await self._metadata.save_block(replica, self._receiving(replica, generation, kept, self._until_s()))
         if not kept:
             replica.broken = ""
