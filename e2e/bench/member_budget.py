@@ -25,7 +25,7 @@ from stele.core.tablet.owner import Owner
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.process import open_volume
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.resp.batching import BatchCollector, PartitionBatch
@@ -54,7 +54,7 @@ STAGES: dict[str, list[tuple[type, str]]] = {
     "apply": [(TabletStore, "apply")],
     "look up": [(WriteBack, "get")],
     "data to RocksDB": [(WriteBack, "write_out")],
-    "collect replies": [(Answers, "applied"), (PartitionBatch, "set_result")],
+    "collect replies": [(DelayedReplies, "applied"), (PartitionBatch, "set_result")],
     "encode and write replies": [(_Connection, "_answer")],
     "rest of the RESP server": [(_Connection, "data_received")],
 }

@@ -32,7 +32,7 @@ from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.serving.executor import CommandExecutor
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
@@ -316,7 +316,7 @@ def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     replica: Any = SimpleNamespace(partition=0, owner=owner)
     lease_holder = LeaseHolder()
     replicator: Any = SimpleNamespace(tablets=SimpleNamespace(engine=None), lease_holder=lease_holder)
-    answers = Answers(lease_holder, lambda: 1.0)
+    answers = DelayedReplies(lease_holder, lambda: 1.0)
     serving = CommandExecutor(replicator, answers, replicator, replicator, lambda: 1.0, lambda: 1.0)
     for granter in (1, 5):
         assert not answers.may_read(replica)

@@ -177,7 +177,7 @@ class Loader:
         steps = _Steps(2 * len(tablets), progress)
         with ThreadPoolExecutor(PARALLEL) as pool:
             steps.run(pool, [tablet.stage for tablet in tablets])
-            outcomes = steps.run(pool, [tablet.take_in for tablet in tablets])
+            outcomes = steps.run(pool, [tablet.apply for tablet in tablets])
         self.end()
         applied_entries = [loaded.entries for loaded, skipped in outcomes if not skipped]
         return LoadResult(
@@ -225,9 +225,9 @@ class _Tablet:
         """Build the files at the owner, at every other replica, and at the destination of a migration."""
         self._patiently(self._stage)
 
-    def take_in(self) -> tuple[Loaded, bool]:
+    def apply(self) -> tuple[Loaded, bool]:
         """Apply the load; return the tablet's record of it, and whether it had applied it before."""
-        return self._patiently(self._take_in)
+        return self._patiently(self._apply)
 
     def _patiently(self, work: Callable[[], T]) -> T:
         end = time.monotonic() + PATIENCE_SECONDS
@@ -287,7 +287,7 @@ class _Tablet:
         answer = self._members.call(place, "POST", self._path, encode_json(order))
         return msgspec.json.decode(answer, type=LoadManifest)
 
-    def _take_in(self) -> tuple[Loaded, bool]:
+    def _apply(self) -> tuple[Loaded, bool]:
         place = self._place or self._stage()
         if place.loaded is not None:
             return place.loaded, True

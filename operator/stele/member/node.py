@@ -24,7 +24,7 @@ from stele.member.control.report import Reporter
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
 from stele.member.copy.sessions import CopySessions
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.follower import Follower
 from stele.member.replication.group_commit import GroupCommit
@@ -95,13 +95,13 @@ class Node:
         self.table = TableCache(volume.load_table(), self.uuid)
         self.lease_grantor = LeaseGrantor(background.now(), self.settings.lease_ms / 1000)
         self.lease_holder = LeaseHolder()
-        self.answers = Answers(self.lease_holder, background.now)
+        self.delayed_replies = DelayedReplies(self.lease_holder, background.now)
         self.local_loads = LocalLoads(volume.path(LOADS), self.table, transfer, background)
         self.tablets = TabletStore(
             self.engine,
             self.table,
             has_room=volume.has_room,
-            on_cut=self.answers.cut,
+            on_cut=self.delayed_replies.cut,
             on_broken=lambda replica: self.roles.take_role(replica),  # noqa: PLW0108
             loads=self.local_loads,
         )
@@ -114,7 +114,7 @@ class Node:
             self.group_commit,
             (self.lease_grantor, self.lease_holder),
             links=self.links,
-            answers=self.answers,
+            delayed_replies=self.delayed_replies,
             gate=self.gate,
             loop=background.loop,
             serving=lambda replica: self.roles.serving(replica),  # noqa: PLW0108
@@ -122,26 +122,30 @@ class Node:
         )
 
     def _compose_serving(self, services: Mapping[str, MigrationAwareService]) -> None:
-        tablets, replicator, answers = self.tablets, self.replicator, self.answers
+        tablets, replicator, delayed_replies = self.tablets, self.replicator, self.delayed_replies
         background = self.background
         budget = TurnBudget(background.loop.call_soon)
         self.command_executor = executor = CommandExecutor(
-            replicator, answers, self.gate, budget, background.now, background.wall
+            replicator, delayed_replies, self.gate, budget, background.now, background.wall
         )
         self.router = router = RequestRouter(
             tablets,
             self.links,
             executor,
-            answers,
+            delayed_replies,
             lambda partition, row: self.roles.adopt_from_owner(partition, row),  # noqa: PLW0108
         )
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
         self.hand_over_times = HandOverTimes()
         row_changed = self._row_changed
-        self.roles = Roles(tablets, self.metadata, replicator, answers, router, background, row_changed)
+        self.roles = Roles(
+            tablets, self.metadata, replicator, delayed_replies, router, background, row_changed
+        )
         self.follower = Follower(replicator, self.gate, self.roles, background.now)
-        self.loads = BulkLoads(self.local_loads, tablets, replicator, executor, answers, router, background)
+        self.loads = BulkLoads(
+            self.local_loads, tablets, replicator, executor, delayed_replies, router, background
+        )
 
     def _compose_control(self, transfer: Transfer) -> None:
         settings, tablets, metadata, background = self.settings, self.tablets, self.metadata, self.background
@@ -195,14 +199,14 @@ class Node:
 
     def _compose_driving(self) -> None:
         tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
-        replicator, answers, background = self.replicator, self.answers, self.background
+        replicator, delayed_replies, background = self.replicator, self.delayed_replies, self.background
         reporter = Reporter(
             self.settings,
             self.formats,
             self.instance,
             tablets,
             replicator,
-            answers,
+            delayed_replies,
             gate,
             roles,
             self.migrations,
@@ -224,14 +228,14 @@ class Node:
             self.planned_stop,
             reporter,
         )
-        expiry = Expiry(tablets, self.command_executor, answers, gate)
+        expiry = Expiry(tablets, self.command_executor, delayed_replies, gate)
         self.ticker = Ticker(
             self.settings.heartbeat_ms / 1000,
             tablets,
             self.metadata,
             gate,
             replicator,
-            answers,
+            delayed_replies,
             self.router,
             roles,
             expiry,

@@ -161,7 +161,7 @@ class Process:
         """Open the ports for master and clients; the stack closes the listeners."""
         settings = self._settings
         admin = Admin(node).application()
-        BulkRoutes(settings, node.tablets, node.answers, node.loads, node.sessions).add_routes(admin)
+        BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
         await self._serve(admin, settings.admin_port, stack)
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         resp_server = await start_resp_server(

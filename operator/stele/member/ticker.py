@@ -8,7 +8,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.copy.sessions import CopySessions
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replicator import Replicator
@@ -29,7 +29,7 @@ class Ticker:
     _metadata: MetadataStore
     _gate: WriteGate
     _replicator: Replicator
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _router: RequestRouter
     _roles: Roles
     _expiry: Expiry
@@ -68,8 +68,8 @@ class Ticker:
         self._router.expire(now)
         for replica in self._tablets.replicas.values():
             if replica.waiters or replica.waiting_for_lease:
-                self._answers.expire(replica, now)
-        self._answers.leases_changed()
+                self._delayed_replies.expire(replica, now)
+        self._delayed_replies.leases_changed()
         if self._tablets.stalled:
             self._replicator.wake()
 

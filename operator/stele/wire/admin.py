@@ -36,12 +36,12 @@ class QuarantinedTablet(msgspec.Struct, frozen=True):
 
 
 class QuarantinedVolume(msgspec.Struct, frozen=True):
-    """A whole volume that was set aside. It is kept until a user purges it."""
+    """A whole volume in quarantine since `since_s` (Unix seconds), until a user purges it."""
 
     name: str
     reason: str
     bytes: int
-    put_aside_s: float
+    since_s: float
 
 
 class QuarantineList(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from stele.core.tablet.log import Log, over_limit
 from stele.core.tablet.owner import LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
-from stele.member.replication.answers import Counters
+from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
 from stele.member.serving.router import RequestRouter
@@ -277,7 +277,7 @@ def test_there_is_no_room_above_the_bytes_that_are_not_committed(
     owner = quiet.members[0]
     quiet.members[1].isolate()
     replies = [owner.send(b"SET", b"k", bytes(100)) for _ in range(50)]
-    answers = owner.node.answers
+    answers = owner.node.delayed_replies
     assert 0 < len(owner.replica.waiters) < 10
     quiet.run(2.0)
     assert (any(reply.done() for reply in replies), answers.has_room) == (False, False)

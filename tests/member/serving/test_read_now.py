@@ -54,6 +54,6 @@ async def _refused(node, owner, read) -> None:  # type: ignore[no-untyped-def]
 async def test_reads_are_counted_each(tmp_path: Path) -> None:
     node = await serving_node(tmp_path, Fsync.NEVER, P)
     assert node.router.read_now(b"default", [HOME] * 3, [KEY] * 3) == [None] * 3
-    assert node.answers.counters.reads == 3
-    assert node.answers.latencies["read"].buckets()[-1] == ("+Inf", 3.0)
+    assert node.delayed_replies.counters.reads == 3
+    assert node.delayed_replies.latencies["read"].buckets()[-1] == ("+Inf", 3.0)
     await node.stop()

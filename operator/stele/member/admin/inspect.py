@@ -177,7 +177,7 @@ class _Inspector:
                 _verify_quarantined(tablets, replica.partition, replica.block)
             if replica.block.state is not TabletState.READY:
                 return
-            replica.tablet.log, state = tablets.held(replica.partition, replica.generation)
+            replica.tablet.log, state = tablets.load_data(replica.partition, replica.generation)
             replica.keyspaces = dict(state.keyspaces)
             if self._verify:
                 _verify_log(tablets, replica)

@@ -49,7 +49,7 @@ class Metrics(Collector):
         yield _gauge("stele_build_info", "Version of the program.", 1, version=__version__)
 
     def _requests(self) -> Iterator[Metric]:
-        counters = self._node.answers.counters
+        counters = self._node.delayed_replies.counters
         text = "Commands that this member answered as the owner, or failed to."
         requests = CounterMetricFamily("stele_requests", text, labels=["operation", "result"])
         requests.add_metric(["read", "ok"], counters.reads)
@@ -65,7 +65,7 @@ class Metrics(Collector):
         node = self._node
         text = "From a request's arrival at the owner to its answer."
         requests = HistogramMetricFamily("stele_request_duration_seconds", text, labels=["operation"])
-        for operation, histogram in node.answers.latencies.items():
+        for operation, histogram in node.delayed_replies.latencies.items():
             requests.add_metric([operation], histogram.buckets(), histogram.sum_seconds)
         yield requests
         yield _histogram("stele_log_sync_duration_seconds", "Syncs of the log.", node.group_commit.seconds)
@@ -114,7 +114,7 @@ class Metrics(Collector):
         yield _gauge("stele_entries", "Entries in all tablets.", sum(r.entries for r in ready))
         yield _gauge("stele_data_bytes", "Keys and values in all tablets.", sum(r.size_bytes for r in ready))
         yield _gauge("stele_log_bytes", "Operations in all logs.", sum(r.tablet.log.bytes for r in ready))
-        yield _gauge("stele_pending_bytes", "Written, not committed.", node.answers.pending_bytes)
+        yield _gauge("stele_pending_bytes", "Written, not committed.", node.delayed_replies.pending_bytes)
         connected = sum(1 for link in node.links.values() if link.ready)
         yield _gauge("stele_members_connected", "Connected links to other members.", connected)
 

@@ -75,7 +75,7 @@ class Quarantine:
             await node.background.in_thread(node.engine.flush)
             self._check_whole(replica, entry)
             await self._bring_back(replica, entry)
-            restored, data = node.tablets.held(partition, generation)
+            restored, data = node.tablets.load_data(partition, generation)
             block = replica.block
             assert block is not None
             quarantined = tuple(each for each in block.quarantined if each != entry)

@@ -17,7 +17,7 @@ from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavaila
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.bulk.local_loads import LoadJob, LocalLoads
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
@@ -39,7 +39,7 @@ log = logging.getLogger("stele.bulk")
 
 BATCH_MAX = 16
 """Tablets whose files are ingested with one flush and one call of the database, which clients wait for."""
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class BulkLoads:
     _tablets: TabletStore
     _replicator: Replicator
     _executor: CommandExecutor
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _router: RequestRouter
     _background: Background
 
@@ -93,12 +93,12 @@ class BulkLoads:
         found = [] if stored is None else bulk.decode_loaded(stored)
         return next((entry for entry in found if entry.load == load), None)
 
-    def taken(self, load: str) -> tuple[int, ...]:
+    def applied(self, load: str) -> tuple[int, ...]:
         """Return the partitions that this member owns and that have applied the load."""
         mine = [r for r in self._tablets.replicas.values() if r.owner is not None and r.owner.serving]
         return tuple(r.partition for r in mine if self._remembered(r, load) is not None)
 
-    async def take_in(self, load: str, partition: int, order: LoadOrder) -> Loaded:
+    async def apply(self, load: str, partition: int, order: LoadOrder) -> Loaded:
         """Log the load once, and wait until all in-sync replicas have it and it is applied here.
 
         Raises Stale (NOT_OWNER, STALE_VERSION: stage the files again), Refused (NOT_STAGED, BUSY, or why
@@ -169,7 +169,7 @@ class BulkLoads:
         request = Request(RequestKind.EXECUTE, replica.partition, b"", self._background.loop.create_future())
         request.index, request.wrote = index, True
         request.deadline = self._background.now() + limits.WAIT_SECONDS_MAX
-        self._answers.wait(replica, request)
+        self._delayed_replies.wait(replica, request)
         await request.future
 
     # -- applying
@@ -180,9 +180,9 @@ class BulkLoads:
             batch = [await due.get()]
             while not due.empty() and len(batch) < BATCH_MAX:
                 batch.append(due.get_nowait())
-            await asyncio.wait([self._background.spawn(self._apply(batch))])
+            await asyncio.wait([self._background.spawn(self._apply_batch(batch))])
 
-    async def _apply(self, batch: list[LoadJob]) -> None:
+    async def _apply_batch(self, batch: list[LoadJob]) -> None:
         ready = [(job, made) for job in batch if (made := await self._prepare(job)) is not None]
         if ready:
             # Otherwise the ingest would flush the memtable itself, and block all requests meanwhile.
@@ -199,12 +199,12 @@ class BulkLoads:
             return await self._background.in_thread(self._make, job)
         except (SteleError, OSError) as error:
             if isinstance(error, Corrupt):
-                self._local.distrust(job)
+                self._local.delete_damaged(job)
             log.warning("partition %d: load %s is delayed: %s", job.replica.partition, job.load, error)
-            self._background.spawn(self._again(job))
+            self._background.spawn(self._retry(job))
             return None
 
-    async def _again(self, job: LoadJob) -> None:
+    async def _retry(self, job: LoadJob) -> None:
         """Rebuild a lost or damaged file from the run of a member of the row, and retry.
 
         When no member has it, the tablet goes offline, to be replaced by a copy.
@@ -214,7 +214,7 @@ class BulkLoads:
         if not there and not await self._local.fetch(job, tuple(sorted(row.members))) and job.current:
             text = f"the file of bulk load {job.load} is lost and no member of row {row.version} has it"
             self._tablets.break_off(replica, Corrupt(text))
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
         self._end(job)
 
     def _end(self, job: LoadJob) -> None:
@@ -295,7 +295,7 @@ class BulkLoads:
         except SteleError as error:
             log.error("%d bulk loads are delayed: %s", len(current), error)
             for job, _ in current:
-                self._background.spawn(self._again(job))
+                self._background.spawn(self._retry(job))
             return
         failpoints.hit("load.ingested")
         for job, (_, state) in current:

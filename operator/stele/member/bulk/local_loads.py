@@ -82,7 +82,7 @@ class LocalLoads:
             self._background.spawn(self._fetch(job, source))
         return False
 
-    def is_due(self, replica: Replica, index: int, record: bytes) -> None:
+    def apply_next(self, replica: Replica, index: int, record: bytes) -> None:
         self.due.put_nowait(_job(replica, index, record))
 
     def trimmed(self, replica: Replica, loads: list[str]) -> None:
@@ -127,7 +127,7 @@ class LocalLoads:
             self._wanted.discard((partition, job.load))
         return not gone
 
-    def distrust(self, job: LoadJob) -> None:
+    def delete_damaged(self, job: LoadJob) -> None:
         """Delete a damaged SST file and its manifest, so that it is built again from the run."""
         for kind in ("json", "sst"):
             name = file_name(job.replica.partition, job.generation, job.value.crc32c, kind)

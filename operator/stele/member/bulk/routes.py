@@ -18,7 +18,7 @@ from stele.core.control import commands as m
 from stele.errors import BadInput, Refused, Stale
 from stele.member.bulk.loads import BulkLoads
 from stele.member.copy.sessions import CopySessions
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.wire.copy.bulk import (
@@ -41,16 +41,16 @@ class BulkRoutes:
 
     _settings: Settings
     _tablets: TabletStore
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _loads: BulkLoads
     _sessions: CopySessions
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""
         app.router.add_get("/v1/bulk/table", self._table)
-        app.router.add_get("/v1/bulk/loads/{load}", self._taken)
+        app.router.add_get("/v1/bulk/loads/{load}", self._list_applied)
         app.router.add_get("/v1/bulk/loads/{load}/partitions/{partition}", self._place)
-        app.router.add_post("/v1/bulk/loads/{load}/partitions/{partition}", self._take_in)
+        app.router.add_post("/v1/bulk/loads/{load}/partitions/{partition}", self._apply)
         app.router.add_post("/v1/bulk/snapshots/{session}", self._open)
         app.router.add_delete("/v1/bulk/snapshots/{session}", self._close)
 
@@ -65,17 +65,17 @@ class BulkRoutes:
         )
         return _json(table)
 
-    async def _taken(self, request: web.Request) -> web.Response:
-        return _json(LoadList(self._loads.taken(check_load_id(request.match_info["load"]))))
+    async def _list_applied(self, request: web.Request) -> web.Response:
+        return _json(LoadList(self._loads.applied(check_load_id(request.match_info["load"]))))
 
     async def _place(self, request: web.Request) -> web.Response:
         load = check_load_id(request.match_info["load"])
         return _json(self._loads.place(load, self._partition(request)))
 
-    async def _take_in(self, request: web.Request) -> web.Response:
+    async def _apply(self, request: web.Request) -> web.Response:
         load, partition = check_load_id(request.match_info["load"]), self._partition(request)
         order = _decoded(LoadOrder, await request.read())
-        return _json(await self._loads.take_in(load, partition, order))
+        return _json(await self._loads.apply(load, partition, order))
 
     async def _open(self, request: web.Request) -> web.Response:
         """Open a checkpoint with every acknowledged write: the read leases are checked first."""
@@ -93,7 +93,7 @@ class BulkRoutes:
 
     def _check_reads(self, partition: int) -> None:
         replica = self._tablets.replicas.get(partition)
-        if replica is None or not self._answers.may_read(replica):
+        if replica is None or not self._delayed_replies.may_read(replica):
             raise Stale(f"member {self._tablets.me} does not serve partition {partition} now", "NOT_OWNER")
 
     async def _close(self, request: web.Request) -> web.Response:

@@ -129,7 +129,7 @@ class Exchange:
             return
         if self._tablets.rows[row.partition].version:
             # The tablet existed, or should have been copied: an empty one would hide the loss of data.
-            self._tablets.miss(replica, row.version)
+            self._tablets.mark_missing(replica, row.version)
             return
         async with replica.lock:
             state = step(replica.state, Event.CREATE)

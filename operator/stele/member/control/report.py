@@ -13,7 +13,7 @@ from stele.member.background import Background
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
@@ -43,7 +43,7 @@ class Reporter:
     _instance: Instance
     _tablets: TabletStore
     _replicator: Replicator
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _gate: WriteGate
     _roles: Roles
     _migrations: Migrations
@@ -161,7 +161,7 @@ class Reporter:
 
     def _count(self) -> m.Stats:
         """Count over all tablets and requests; free space and sessions are left out."""
-        counters = self._answers.counters
+        counters = self._delayed_replies.counters
         me = self._tablets.me
         owned = sum(1 for row in self._tablets.rows if row.owner == me)
         held = [r for r in self._tablets.replicas.values() if r.ready]

@@ -46,7 +46,7 @@ class Ingester:
     _background: Background
 
     def __post_init__(self) -> None:
-        self._files = _Files(self._tablets.engine, self._background)
+        self._queue = _IngestQueue(self._tablets.engine, self._background)
 
     async def ingest(self, command: m.Ingest) -> m.Result:
         """Ingest all partitions of the command. Raises the error of the first that failed."""
@@ -80,11 +80,11 @@ class Ingester:
             step(replica.state, Event.INGEST)
             replica.busy = True
             try:
-                await self._take_in(folder, session, replica, copy)
+                await self._ingest_copy(folder, session, replica, copy)
             finally:
                 replica.busy = False
 
-    async def _take_in(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
+    async def _ingest_copy(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
         expected = (session, replica.partition, copy.generation)
         manifest = await self._background.in_thread(self._check, folder, expected)
         begin, end = keys.tablet_range(replica.partition, copy.generation)
@@ -92,7 +92,7 @@ class Ingester:
             self._tablets.engine.drop_data(begin, end)
         failpoints.hit("ingest.dropped")
         if manifest.files:
-            await self._files.take_in([str(folder / file) for file in manifest.files], (begin, end))
+            await self._queue.ingest([str(folder / file) for file in manifest.files], (begin, end))
         failpoints.hit("ingest.ingested")
         state = await self._background.in_thread(self._check_state, manifest)
         # The old log goes first: its operations must never be taken for successors of the new data.
@@ -192,7 +192,7 @@ class _Waiting:
             self.ended.set_exception(error)
 
 
-class _Files:
+class _IngestQueue:
     """Ingests files of several tablets at once, since most of the cost is per call.
 
     At most `INGESTED_TOGETHER_MAX` files, because RocksDB's Python binding holds the GIL meanwhile and
@@ -204,7 +204,7 @@ class _Files:
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def take_in(self, paths: list[str], within: tuple[bytes, bytes]) -> None:
+    async def ingest(self, paths: list[str], within: tuple[bytes, bytes]) -> None:
         """Ingest files, returning when they are in the database.
 
         Raises the error of the ingest, and Corrupt for keys outside of [begin, end).
@@ -222,7 +222,7 @@ class _Files:
             remaining = await self._each(self._within, batch)
             while remaining:
                 count = _together(remaining)
-                await self._each(self._ingest, remaining[:count])
+                await self._each(self._ingest_together, remaining[:count])
                 remaining = remaining[count:]
         self._task = None
 
@@ -252,7 +252,7 @@ class _Files:
                     request.fail(_foreign(path, request.within, bounds_of[path]))
         return [request for request in requests if not request.ended.done()]
 
-    async def _ingest(self, requests: list[_Waiting]) -> list[_Waiting]:
+    async def _ingest_together(self, requests: list[_Waiting]) -> list[_Waiting]:
         paths = [path for request in requests for path in request.paths]
         await self._background.in_thread(self._engine.ingest, paths)
         for request in requests:

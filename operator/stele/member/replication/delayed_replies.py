@@ -1,6 +1,7 @@
-"""Requests that wait at tablets: answered once what they saw is committed, and a lease allows what they read.
+"""Replies of owned tablets that wait: for a commit of what they saw, then for a lease to answer reads.
 
-Until then what they logged and what they are answered with is counted, so that it has a limit.
+Until then the bytes logged and those of the replies are counted, so that they have a limit. Replies to the
+master are in `member.control.report`.
 """
 
 from collections.abc import Callable
@@ -41,8 +42,8 @@ class Counters(msgspec.Struct):
             self.unavailable_reads += len(request.commands) or 1
 
 
-class Answers:
-    """Answers in the order of each tablet's log. `now`: the clock of requests' deadlines."""
+class DelayedReplies:
+    """Replies in the order of each tablet's log. `now` is the clock of requests' deadlines."""
 
     def __init__(self, lease_holder: LeaseHolder, now: Callable[[], float]) -> None:
         self._lease_holder = lease_holder

@@ -65,7 +65,7 @@ class MetadataStore:
             if self._tablets.me >= 0 and self._tablets.me in row.replicas:
                 replica = self._tablets.replica_of(partition)
                 if replica.block is None and not replica.broken:
-                    self._tablets.miss(replica, row.version)
+                    self._tablets.mark_missing(replica, row.version)
 
     def _load_metas(self) -> dict[int, Consensus]:
         metas: dict[int, Consensus] = {}

@@ -15,7 +15,7 @@ from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import OpId
 from stele.core.tablet.owner import Fetch, Flow, LogPosition, Owner, Phase, Progress
 from stele.member import limits
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
@@ -43,7 +43,7 @@ class Replicator:
         leases: tuple[LeaseGrantor, LeaseHolder],
         *,
         links: Mapping[int, Link],
-        answers: Answers,
+        delayed_replies: DelayedReplies,
         gate: WriteGate,
         loop: asyncio.AbstractEventLoop,
         serving: Callable[[Replica], None],
@@ -64,7 +64,7 @@ class Replicator:
             peer.ProbeResult: self._on_probe_result,
             peer.LogTail: self._on_tail,
         }
-        self._answers = answers
+        self._delayed_replies = delayed_replies
         self._gate = gate
         self._serving = serving
         self._wants_promise = wants_promise
@@ -162,7 +162,7 @@ class Replicator:
                 self._serving(replica)
             if owner.progress:
                 self._schedule_commit(replica)
-        self._answers.applied(replica)
+        self._delayed_replies.applied(replica)
 
     # -- sending
 
@@ -268,7 +268,7 @@ class Replicator:
             replica = self.tablets.replicas.get(partition)
             if replica is not None and replica.owner is not None and replica.owner.on_lease_excluded(member):
                 self.probing[partition] = replica
-        self._answers.leases_changed()
+        self._delayed_replies.leases_changed()
 
     def _on_acks(self, link: Link, acks: peer.Acks) -> None:
         link.acknowledged()

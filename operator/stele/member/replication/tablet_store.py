@@ -93,7 +93,7 @@ class LoadEvents(Protocol):
         """Return whether the file of a logged load is here; if not, it is fetched from member `source`."""
         ...
 
-    def is_due(self, replica: Replica, index: int, record: bytes) -> None:
+    def apply_next(self, replica: Replica, index: int, record: bytes) -> None:
         """Apply the load next; nothing else is applied to the tablet before it."""
         ...
 
@@ -156,7 +156,7 @@ class TabletStore:
             log.error("partition %d goes offline: %s", replica.partition, error)
             self._on_broken(replica)
 
-    def miss(self, replica: Replica, version: int) -> None:
+    def mark_missing(self, replica: Replica, version: int) -> None:
         """Take a tablet offline that a row names but the volume lacks, so that the loss is visible."""
         replica.broken = f"row {version} names a tablet that is not on this volume"
         log.error("partition %d: %s", replica.partition, replica.broken)
@@ -178,7 +178,7 @@ class TabletStore:
         promised, restored, state = meta.promised, Log(), DataState(OpId(), {})
         try:
             if block is not None and block.state is TabletState.READY:
-                restored, state = self.held(partition, block.generation)
+                restored, state = self.load_data(partition, block.generation)
                 if len(restored) == 0 and self.engine.log_bounds(*log_range(partition)):
                     self.engine.write_log([], [log_range(partition)])
             elif block is not None:
@@ -205,7 +205,7 @@ class TabletStore:
     def _row(self, partition: int) -> Partition:
         return self.table.rows[partition] if partition < len(self.table.rows) else EMPTY
 
-    def held(self, partition: int, generation: int) -> tuple[Log, DataState]:
+    def load_data(self, partition: int, generation: int) -> tuple[Log, DataState]:
         """Return the log and data of one generation in the engine. Raises Corrupt when they disagree."""
         state = self.read_state(partition, generation)
         return self._restore_log(partition, (state.applied.term, state.applied.index)), state
@@ -474,7 +474,7 @@ class TabletStore:
         replica.ingesting = True
         replica.loads[index] = split_record(record)[2].decode()
         if self._loads is not None:
-            self._loads.is_due(replica, index, record)
+            self._loads.apply_next(replica, index, record)
 
     def applied_load(self, replica: Replica, state: DataState, size: int) -> None:
         """Record that a load's file of `size` bytes is in the data, with this state of the tablet."""

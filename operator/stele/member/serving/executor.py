@@ -22,7 +22,7 @@ from stele.core.kv.dedup import ONCE
 from stele.core.tablet.owner import Owner, Phase
 from stele.errors import Corrupt
 from stele.member import limits
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
@@ -45,7 +45,7 @@ class CommandExecutor:
     """Runs requests on tablets that this member serves."""
 
     _replicator: Replicator
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _gate: WriteGate
     turn_budget: TurnBudget
     _now: Callable[[], float]
@@ -54,7 +54,7 @@ class CommandExecutor:
     def __post_init__(self) -> None:
         self._engine = self._replicator.tablets.engine
         self._lease_holder = self._replicator.lease_holder
-        self.counters = self._answers.counters
+        self.counters = self._delayed_replies.counters
 
     def run(self, replica: Replica, request: Request) -> None:
         """Execute a request; it is answered now, or once it is committed and a lease allows it."""
@@ -68,9 +68,9 @@ class CommandExecutor:
             else:
                 request.replies = [replica.keyspaces.get(request.keyspace, (0, 0))[0]]
         if request.index:
-            self._answers.wait(replica, request)
+            self._delayed_replies.wait(replica, request)
         else:
-            self._answers.answer(replica, request)
+            self._delayed_replies.answer(replica, request)
 
     def _execute(self, replica: Replica, request: Request) -> None:
         prefix = replica.prefix(request.keyspace)
@@ -164,7 +164,7 @@ class CommandExecutor:
             return None  # A request hits the same damage and takes the tablet offline.
         self.turn_budget.spend(len(replies), limits.REPLY_BYTES - room)
         self.counters.reads += len(replies)
-        self._answers.latencies["read"].add(0.0, len(replies))
+        self._delayed_replies.latencies["read"].add(0.0, len(replies))
         return replies or None
 
     def _serves_reads(self, replica: Replica, now: float) -> bool:

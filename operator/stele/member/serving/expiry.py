@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stele.errors import Corrupt
 from stele.member import limits
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import PASSIVE, WriteGate
@@ -24,7 +24,7 @@ class Expiry:
 
     _tablets: TabletStore
     _executor: CommandExecutor
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _gate: WriteGate
     _partition: int = -1
     _after: bytes = b""
@@ -34,7 +34,7 @@ class Expiry:
 
         A tablet with damaged data is taken offline; the others are still processed.
         """
-        if self._gate.refusal is PASSIVE or not self._answers.has_room:
+        if self._gate.refusal is PASSIVE or not self._delayed_replies.has_room:
             return 0
         replicas = self._tablets.replicas
         owned = sorted(

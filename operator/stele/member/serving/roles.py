@@ -13,7 +13,7 @@ import msgspec
 from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.lifecycle import TabletState
 from stele.member.background import Background
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -34,7 +34,7 @@ class Roles:
     _tablets: TabletStore
     _metadata: MetadataStore
     _replicator: Replicator
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _router: RequestRouter
     _background: Background
     _row_changed: Callable[[int, Partition, Partition], None]
@@ -80,13 +80,13 @@ class Roles:
         """Serve the tablet no more. What was logged and not committed may or may not survive."""
         replica.owner = None
         follows = replica.ready and replica.tablet.named
-        self._router.send_again(self._answers.give_up(replica, follows=follows))
+        self._router.send_again(self._delayed_replies.give_up(replica, follows=follows))
 
     def retire(self, replica: Replica) -> None:
         """Its data is given up: serve it no more, also not what would be committed later."""
         if replica.owner is not None:
             self.step_down(replica)
-        self._answers.cut(replica, 0)
+        self._delayed_replies.cut(replica, 0)
 
     def serving(self, replica: Replica) -> None:
         """It has established itself as the owner."""

@@ -18,7 +18,7 @@ from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.member import limits
-from stele.member.replication.answers import Answers
+from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.links import Inbound, Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.request import Request, RequestKind
@@ -48,12 +48,12 @@ class RequestRouter:
     _tablets: TabletStore
     _links: Mapping[int, Link]
     _executor: CommandExecutor
-    _answers: Answers
+    _delayed_replies: DelayedReplies
     _adopt_row: Callable[[int, Partition], None]
 
     def __post_init__(self) -> None:
         self._table = self._tablets.table
-        self._counters = self._answers.counters
+        self._counters = self._delayed_replies.counters
         self._turn_budget = self._executor.turn_budget
         self._waiting: dict[int, deque[Request]] = {}
         self._queued = 0
@@ -79,7 +79,7 @@ class RequestRouter:
     def abandon(self) -> None:
         """Answer all pending requests: not done, or uncertain."""
         for replica in self._tablets.replicas.values():
-            self.send_again(self._answers.give_up(replica, follows=False))
+            self.send_again(self._delayed_replies.give_up(replica, follows=False))
         for link in self._links.values():
             self.lost(link.take_requests())
 
@@ -246,7 +246,7 @@ class RequestRouter:
     def _run_here(self, request: Request) -> bool:
         replica = self._tablets.replicas.get(request.partition)
         owner = None if replica is None else replica.owner
-        if replica is None or owner is None or not owner.serving or not self._answers.has_room:
+        if replica is None or owner is None or not owner.serving or not self._delayed_replies.has_room:
             return False
         if not self._turn_budget.fits(request.entries):
             self._drain_later(request)
@@ -303,7 +303,7 @@ class RequestRouter:
         for request in requests:
             request.losses += 1
             if not request.may_repeat:
-                self._answers.uncertain(request)
+                self._delayed_replies.uncertain(request)
                 continue
             request.maybe_done = request.may_write
             if request.losses < limits.LOSSES_MAX:
@@ -369,7 +369,7 @@ class RequestRouter:
             for id in late:
                 request = link.requests.pop(id)
                 if request.may_write:
-                    self._answers.uncertain(request)
+                    self._delayed_replies.uncertain(request)
                 else:
                     self._expired(request)
 
@@ -385,7 +385,7 @@ class RequestRouter:
     def _give_up(self, request: Request, text: str) -> None:
         """Fail a request that did not run here, as uncertain if it may have run at another member."""
         if request.maybe_done:
-            self._answers.uncertain(request)
+            self._delayed_replies.uncertain(request)
             return
         self._counters.add_unavailable(request)
         request.failed(Unavailable(text))

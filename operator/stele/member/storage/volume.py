@@ -308,7 +308,7 @@ def _describe_volume(path: Path) -> QuarantinedVolume:
         if reason.exists()
         else "the move to quarantine was interrupted",
         bytes=sum(file.lstat().st_size for file in path.rglob("*")),
-        put_aside_s=path.stat().st_mtime,
+        since_s=path.stat().st_mtime,
     )
 
 
