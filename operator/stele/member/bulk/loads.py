@@ -25,6 +25,7 @@ from stele.member.replication.tablet_store import TabletStore, log_range
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter
 from stele.member.storage import failpoints
+from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import View
 from stele.transfer.bulk.files import sum_file
 from stele.wire.copy import bulk
@@ -184,10 +185,21 @@ class BulkLoads:
 
     async def _apply_batch(self, batch: list[LoadJob]) -> None:
         ready = [(job, made) for job in batch if (made := await self._prepare(job)) is not None]
-        if ready:
+        if not ready:
+            return
+        try:
             # Otherwise the ingest would flush the memtable itself, and block all requests meanwhile.
             await self._background.in_thread(self._tablets.engine.flush)
+        except SteleError as error:
+            raise_unless_disk_full(error)
+            self._delay([job for job, _ in ready], error)
+        else:
             self._ingest(ready)
+
+    def _delay(self, jobs: list[LoadJob], error: Exception) -> None:
+        log.error("%d bulk loads are delayed: %s", len(jobs), error)
+        for job in jobs:
+            self._background.spawn(self._retry(job))
 
     async def _prepare(self, job: LoadJob) -> "tuple[list[str], DataState] | None":
         """Return the files to ingest and the resulting state; None when the job is obsolete or will be
@@ -293,9 +305,7 @@ class BulkLoads:
         try:
             self._tablets.engine.ingest([path for _, (paths, _) in current for path in paths])
         except SteleError as error:
-            log.error("%d bulk loads are delayed: %s", len(current), error)
-            for job, _ in current:
-                self._background.spawn(self._retry(job))
+            self._delay([job for job, _ in current], error)
             return
         failpoints.hit("load.ingested")
         for job, (_, state) in current:
