@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stele.member.replication.answers import Counters
+from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.request import Request, RequestKind
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
