@@ -122,6 +122,16 @@ def test_undo_restores_the_fields_of_the_revision_before_and_removes_others(run:
     assert "members" not in patch
 
 
+def test_undo_restores_no_image_that_the_volumes_are_too_new_for(run: Run, desk: Any) -> None:
+    present = cluster(3, True)
+    newer = present.model_copy(update={"status": present.status.model_copy(update={"features": 2})})
+    old = Revision(3, "", {"images": {"member": "stele:1"}}, features=1)
+    made = desk(newer, revisions=[old, earlier(4)])
+    ran = run("rollout", "undo", "demo")
+    assert (ran.code, made.written) == (1, [])
+    assert "FEATURES_ROSE: the cluster uses format 2 since then, and revision 3 used 1" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [([], "demo has no earlier revision"), (["--to-revision", "9"], "demo has no revision 9")],

@@ -216,6 +216,7 @@ async def _revisions(console: "Console", name: str) -> list[Revision]:
 async def _undo(console: "Console", name: str, number: int) -> int:
     cluster = await console.cluster(name)
     revision = chosen(await console.revisions(cluster), number, name)
+    _check_features(cluster, revision)
     await console.change_cluster(name, _patch(cluster, revision.template))
     return revision.number
 
@@ -230,6 +231,17 @@ def chosen(revisions: list[Revision], number: int, name: str) -> Revision:
         wanted = f"revision {number}" if number else "earlier revision"
         raise BadInput(f"{name} has no {wanted} of its members' spec; there are: {there}")
     return found
+
+
+def _check_features(cluster: TabletCluster, revision: Revision) -> None:
+    """Raise Refused for an image whose members might not understand what is on the volumes by now."""
+    present = Revision.template_of(cluster.spec.to_dict()).get("images")
+    if revision.template.get("images") != present and revision.features < cluster.status.features:
+        text = (
+            f"the cluster uses format {cluster.status.features} since then, and revision {revision.number} "
+            f"used {revision.features}: members of its image would not start; features never fall"
+        )
+        raise Refused(text, "FEATURES_ROSE")
 
 
 def _patch(cluster: TabletCluster, template: Mapping[str, Any]) -> dict[str, Any]:

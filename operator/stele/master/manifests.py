@@ -15,7 +15,7 @@ from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.model.ownership import CLUSTER_UID_LABEL, belongs_to
-from stele.model.rollout import RESTARTED_AT
+from stele.model.rollout import FEATURES, RESTARTED_AT
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
 Object = dict[str, Any]
@@ -145,9 +145,10 @@ def controller_revision(cluster: TabletCluster, name: str, template: Object, num
     own = cluster.metadata
     marks = labels(own.name, "revision") | {CLUSTER_UID_LABEL: own.uid}
     owner = owned_by_cluster(cluster)
-    return _object(
+    body = _object(
         "apps/v1", "ControllerRevision", name, marks, owner, data={"spec": template}, revision=number
     )
+    return _annotated(body, {FEATURES: str(cluster.status.features)})
 
 
 def headless_service(cluster: TabletCluster) -> Object:

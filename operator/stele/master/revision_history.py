@@ -8,7 +8,7 @@ from stele.master import manifests
 from stele.master.revision import revision_of
 from stele.model import TabletCluster
 from stele.model.ownership import belongs_to
-from stele.model.rollout import Revision
+from stele.model.rollout import FEATURES, Revision
 
 REVISIONS_KEPT = 10
 """Maximum number of ControllerRevisions of one cluster."""
@@ -21,13 +21,14 @@ class RevisionHistory:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._noted = ""
+        self._noted = ("", 0)
 
     async def note(self, cluster: TabletCluster) -> None:
         """Keep what the spec says about members, and delete the oldest revisions."""
         template = Revision.template_of(cluster.spec.to_dict())
         name = f"{cluster.metadata.name}-{revision_of(template)}"
-        if name == self._noted:
+        noted = name, cluster.status.features
+        if noted == self._noted:
             return
         selector = f"{manifests.CLUSTER_LABEL}={cluster.metadata.name}"
         listed = await self._api.list(REVISIONS, cluster.metadata.namespace, selector)
@@ -40,7 +41,17 @@ class RevisionHistory:
             await self._write(cluster, name, template, newest + 1, kept)
             for old in kept[: max(0, len(kept) + 1 - REVISIONS_KEPT)]:
                 await self._api.delete(REVISIONS, *_place(old), old["metadata"]["uid"])
-        self._noted = name
+        else:
+            await self._note_features(kept[-1], cluster.status.features)
+        self._noted = noted
+
+    async def _note_features(self, newest: Object, features: int) -> None:
+        """Note features that rose while this revision is the present one."""
+        meta = newest["metadata"]
+        annotations = meta.get("annotations") or {}
+        if int(annotations.get(FEATURES, 0)) < features:
+            body = {**newest, "metadata": {**meta, "annotations": {**annotations, FEATURES: str(features)}}}
+            await self._api.replace(REVISIONS, meta["namespace"], body)
 
     async def _write(
         self, cluster: TabletCluster, name: str, template: Object, number: int, kept: list[Object]

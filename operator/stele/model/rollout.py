@@ -19,13 +19,21 @@ TEMPLATE_FIELDS: tuple[tuple[str, ...], ...] = (
 """Fields of a TabletCluster's spec that the pods of its members are made of."""
 
 
+FEATURES = "stele.dev/features"
+"""Annotation of a ControllerRevision: the cluster's features while it was the present one."""
+
+
 @dataclass(frozen=True)
 class Revision:
-    """One spec of the members. `number` grows; `template` has TEMPLATE_FIELDS as the user wrote them."""
+    """One spec of the members. `number` grows; `template` has TEMPLATE_FIELDS as the user wrote them.
+
+    `features` is the highest format that the cluster used with it.
+    """
 
     number: int
     created: str
     template: Mapping[str, Any]
+    features: int = 0
 
     @staticmethod
     def template_of(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,5 +54,6 @@ class Revision:
     @staticmethod
     def read(stored: Mapping[str, Any]) -> "Revision":
         """Return the revision of a stored ControllerRevision."""
-        template = (stored.get("data") or {}).get("spec") or {}
-        return Revision(int(stored["revision"]), stored["metadata"].get("creationTimestamp", ""), template)
+        template, meta = (stored.get("data") or {}).get("spec") or {}, stored["metadata"]
+        features = int((meta.get("annotations") or {}).get(FEATURES, 0))
+        return Revision(int(stored["revision"]), meta.get("creationTimestamp", ""), template, features)
