@@ -52,12 +52,9 @@ def check_balanced(rows: Sequence[Replicas], members: Sequence[DataMember], repl
     weights = {member.index: member.weight for member in members if not member.leaving}
     owned = Counter(row[0] for row in rows)
     held = Counter(member for row in rows for member in row)
-    # Where each row has every member, owners cannot be chosen: these are within one of the rounded share.
-    forced = len(weights) == replicas
-    for counts, total, slack in ((owned, len(rows), forced), (held, len(rows) * replicas, False)):
+    for counts, total in ((owned, len(rows)), (held, len(rows) * replicas)):
         for index, (down, up) in quota_bounds(total, len(rows), weights).items():
-            more = slack or down == up
-            assert down - more <= counts[index] <= up + more, (index, counts)
+            assert down <= counts[index] <= up, (index, counts)
     assert all(len(row) == replicas and row_fault(row) is None and None not in row for row in rows)
     assert held.keys() <= weights.keys()
 

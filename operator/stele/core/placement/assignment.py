@@ -446,11 +446,7 @@ def _balance_owners(
     numbers = round_quotas(
         number, copy_cost.owners, lambda m, owners: copy_cost.copies(m, total[m].number, owners)
     )
-    choice = len(sets.staying) > sets.replicas
-    quota = {
-        member: Quota(numbers[member], *_tolerated(numbers[member], *copy_cost.owners[member], choice))
-        for member in numbers
-    }
+    quota = {member: Quota(numbers[member], *copy_cost.owners[member]) for member in numbers}
     owners = IndexBalancer(draft, owners=True, quota=quota, total=total)
     owners.fill(0)
     owners.level_out()
@@ -463,15 +459,6 @@ def _even_owners(draft: DraftAssignment, sets: _MemberSets) -> None:
     """Even out owners by SWAPs; not while a member is away, which will get its share back."""
     if not sets.away:
         even_owners(draft, _owner_bounds(sets, sum(draft.owned[member] for member in sets.owning)))
-
-
-def _tolerated(number: int, down: int, up: int, choice: bool) -> tuple[int, int]:
-    """Return the fewest and the most owners that a member may keep before a copy is spent on balance.
-
-    That is within 1 of its fair share, or of the rounded share where each row has every member and there is
-    no choice.
-    """
-    return (down, up) if down < up and choice else (number - 1, number + 1)
 
 
 @dataclass(frozen=True, slots=True)
