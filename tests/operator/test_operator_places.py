@@ -35,7 +35,8 @@ async def test_copies_are_kept_apart_by_the_zones_of_nodes(
         bound.write_text(json.dumps(binding | {"target": target}))
         path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/binding"
         control_plane.kubectl("create", "--raw", path, "-f", str(bound))
-    await stage.change_spec(placement={"topologyKeys": [KEY]})
+    # A pod that is restarted for its affinity would lose its node: nothing schedules here.
+    await stage.change_spec(placement={"topologyKeys": [KEY]}, updateStrategy={"type": "OnDelete"})
 
     async def apart() -> bool:
         found = await zones(stage)
