@@ -2,6 +2,7 @@
 
 from stele.adapters.kubernetes.api import MEMBERS
 from stele.core.control.rebalance.planner import data_members
+from stele.core.formats import SPOKEN
 from stele.core.placement.plan import plan
 from stele.core.tablet.lifecycle import state_name
 from stele.member.node import Node
@@ -34,6 +35,9 @@ def unfinished(world: World) -> str:
     ):
         under_way = [*state.operations.migrations.values(), *state.operations.promotions.values()]
         return f"under way: {under_way[:1]}"
+    features = state.operations.change.features
+    if features < SPOKEN.most and not world.missed():
+        return f"features {features} are in force, all members speak {SPOKEN}"
     wanted = world.cluster["spec"]["members"]
     missed, there = world.missed(), len(world.present())
     if len(state.table.members) != wanted or there != wanted - bool(missed):

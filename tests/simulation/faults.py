@@ -14,6 +14,7 @@ from stele.core.control import commands as m
 from stele.core.kv.dedup import KEEP_SECONDS
 from stele.model import API_VERSION
 from tests.fakes.api import API_PLACE, ApiFaults
+from tests.simulation.builds import BuildFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
@@ -46,6 +47,8 @@ OF_MEMBERS = frozenset(
         "wipe a volume",
         "flip a bit",
         "swap volumes",
+        "upgrade a member",
+        "roll a member back",
     }
     | {"disk errors", "slow disk"}
 )
@@ -67,6 +70,7 @@ class Faults:
         self.over = False
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
+        self._builds = BuildFaults(self)
         self.ending = Ending(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
@@ -81,6 +85,7 @@ class Faults:
             "keep a member down": self._keep_down,
             "pause a member": self._pause,
             **Stops(self).todo,
+            **self._builds.todo,
             **self._volumes.todo,
             **self._crashes.todo,
             "a clock jumps": self._jump,
@@ -148,6 +153,7 @@ class Faults:
         for machine in self.kubelet.machines.values():
             machine.held_until = 0.0
         self._volumes.end()
+        self._builds.end()
         self.api.change_spec(
             CLUSTERS, CLUSTER, state="Active", migration={**self._migration(), "paused": False}
         )

@@ -23,6 +23,7 @@ from stele.wire.configmap import decode_head, decode_shard
 from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.fakes.api import merged
+from tests.simulation.builds import Features
 from tests.simulation.history import Violation
 from tests.simulation.kubelet import Machine
 from tests.simulation.master import MasterProcess
@@ -52,6 +53,7 @@ class Rules:
         self.states = States(world, self._check, self._may_be_lost)
         self.power = Power(world, self._is_away)
         self.plans = Plans(world, self._check)
+        self.features = Features(world, self._check)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -94,6 +96,7 @@ class Rules:
                 head = decode_head(stored["data"])
                 self._epoch(name, head.epoch)
                 self.states.head(head, self._rows)
+                self.features.head(head)
             else:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
@@ -236,6 +239,7 @@ class Rules:
         self.world.trace.cover(f"exchange {reply.code}")
         if reply.code != "OK" or not request.recipient:
             return
+        self.features.answered(place, request, reply)
         highest = self._seen_epochs.get(reply.uuid, 0)
         obeys = request.epoch >= highest
         self._check("no lower epoch is obeyed", obeys, "{}: {} after {}", place, request.epoch, highest)
@@ -338,6 +342,7 @@ class Rules:
             raise
 
     def _check_saved(self, place: str, name: str, content: bytes, before: bytes | None) -> None:
+        self.features.saved(place, name, content, before)
         folder, _, number = name.partition("/")
         if folder == TABLETS:
             self._saved_block(place, int(number), decode_file(Superblock, content, name), before)

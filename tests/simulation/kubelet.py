@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
+from stele.core.formats import SPOKEN, FormatRange
 from stele.master.manifests import COMPONENT_LABEL
 from stele.member.node import Node
 from stele.member.settings import Settings
@@ -79,8 +80,14 @@ class Kubelet:
         self.saved: Callable[[str, str, bytes, bytes | None], None] = lambda *_: None
         self.lost: Callable[[Machine], None] = lambda machine: None
         self.copy_late_part = 0.0
+        self.image = SPOKEN
+        self.builds: dict[str, FormatRange] = {}
         self._addresses = 0
         api.changed.append(self._changed)
+
+    def build_of(self, place: str) -> FormatRange:
+        """What the build there speaks; `image` is that of new pods."""
+        return self.builds.get(place, self.image)
 
     def running(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.up]
@@ -124,6 +131,7 @@ class Kubelet:
         if machine.rate != 1.0:
             self.network.noticed["clock drift"] += 1
         self.machines[name] = machine
+        self.builds[name] = self.image
         if name not in self.leftover:
             self.network.addresses[machine.address] = name
         self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
@@ -166,7 +174,12 @@ class Kubelet:
         settings = replace(self._settings(machine.place), **where)
         machine.transfer = machine.transfer or TransferContainer(machine.disk, self, machine.place)
         machine.process = MemberProcess(
-            settings, machine.disk, loop, machine.transfer.client, lambda _, why: self._ended(machine, why)
+            settings,
+            machine.disk,
+            loop,
+            machine.transfer.client,
+            lambda _, why: self._ended(machine, why),
+            formats=self.build_of(machine.place),
         )
         self.watch(machine, "starts")
         self._show(machine, {"running": {}})

@@ -10,6 +10,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.state import State
+from stele.core.formats import SPOKEN, FormatRange
 from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.master.cache import Cache
@@ -111,7 +112,10 @@ class MasterProcess:
         kubelet: Kubelet,
         name: str,
         listeners: Listeners,
+        *,
+        spoken: FormatRange = SPOKEN,
     ) -> None:
+        self._spoken = spoken
         self.loop = ProcessLoop(network.clock, name, network)
         self.cache = Cache(self._changed)
         self._server = server
@@ -178,7 +182,8 @@ class MasterProcess:
         owner = manifests.owned_by_cluster(cluster)
         store = KubernetesTableStore(api, NAMESPACE, CLUSTER, owner, marks)
         world = KubernetesClusterObjects(api, self.cache, SETTINGS, cluster, self._wall)
-        return ClusterLoop(store, self._members, world, NoCopier(), now=self.loop.time, pace=PACE)
+        now, spoken = self.loop.time, self._spoken
+        return ClusterLoop(store, self._members, world, NoCopier(), now=now, pace=PACE, spoken=spoken)
 
     def _wall(self, seconds: float) -> datetime:
         return BEGAN + timedelta(seconds=seconds + self.loop.wall_seconds)

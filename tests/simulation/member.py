@@ -5,7 +5,8 @@ import itertools
 from collections.abc import Callable
 
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
-from stele.errors import Corrupt, SteleError
+from stele.core.formats import SPOKEN, FormatRange
+from stele.errors import Conflict, Corrupt, SteleError
 from stele.member import limits
 from stele.member.node import Node
 from stele.member.settings import Settings
@@ -36,8 +37,10 @@ class MemberProcess:
         loop: ProcessLoop,
         transfer: Callable[["MemberProcess"], Transfer],
         ended: Callable[["MemberProcess", str], None],
+        *,
+        formats: FormatRange = SPOKEN,
     ) -> None:
-        self.settings, self.disk, self.loop = settings, disk, loop
+        self.settings, self.disk, self.loop, self.formats = settings, disk, loop, formats
         self._transfer, self._ended = transfer, ended
         self.place = loop.name
         self.node: Node | None = None
@@ -54,7 +57,8 @@ class MemberProcess:
         """What member/process.py does, without signals, HTTP and RESP."""
         try:
             await self._start()
-        except OSError as error:
+        except (OSError, Conflict) as error:
+            # A build before the one that has used the volume refuses it.
             self.end(f"cannot start: {error}")
         except Exception as error:
             self.loop.clock.fail(Defect(f"{self.place} cannot start: {error!r}"))
@@ -70,6 +74,7 @@ class MemberProcess:
             transfer=self._transfer(self),
             failed=self._failed,
             wall=self._wall,
+            formats=self.formats,
         )
         await node.load()
         node.start()
@@ -79,6 +84,7 @@ class MemberProcess:
 
     def _open(self) -> tuple[SimVolume, Instance]:
         volume = self.disk.open()
+        volume.check_features(self.formats)
         try:
             instance = volume.load_instance(self.settings.cluster, self._new_uuid())
         except Corrupt as error:

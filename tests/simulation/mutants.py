@@ -3,11 +3,13 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control import answers
+from stele.core.control import answers, decide
 from stele.core.control.commands import OpId
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -16,6 +18,7 @@ from stele.core.control.operations.promotion import Step as Promoting
 from stele.core.control.rebalance import planner
 from stele.core.control.state import State, TableCursor
 from stele.core.control.table_view import TableView
+from stele.core.formats import FIRST
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner, Phase
@@ -37,6 +40,7 @@ from stele.member.serving.router import RequestRouter
 from stele.member.settings import Fsync
 from stele.member.storage.write_back import WriteBack
 from stele.model.cluster import PartitionCounts
+from stele.wire.storage import volume as volume_files
 from stele.wire.storage.keys import SERVICE
 from tests.fakes.disk import SimEngine
 from tests.simulation.profile import SWARM
@@ -375,6 +379,33 @@ def swapped_with_one_that_is_behind() -> AbstractContextManager[Any]:
     return stack
 
 
+def features_without_a_word() -> AbstractContextManager[Any]:
+    """The features rise although a member has not said in this epoch what it speaks."""
+
+    def usable_features(state: State) -> int:
+        reports = [each.report for each in state.membership.liveness.values() if each.report is not None]
+        formats = [report.formats.most for report in reports]
+        return max(state.operations.change.features, min(formats, default=FIRST))
+
+    return patch.object(decide, "usable_features", usable_features)
+
+
+def written_before_all_can_read_it() -> AbstractContextManager[Any]:
+    """A member writes its table in the format that its own build prefers."""
+    return patch.object(volume_files, "RANGES", FIRST)
+
+
+def features_forgotten() -> AbstractContextManager[Any]:
+    """A new master begins with the first format, whatever the head says."""
+    real = table_store.decode_head
+    return patch.object(table_store, "decode_head", lambda data: replace(real(data), features=FIRST))
+
+
+def swaps_before_all_know_them() -> AbstractContextManager[Any]:
+    """Owners are exchanged with backups whatever the features are."""
+    return patch.object(planner, "_possible", lambda state, plan: plan)
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -404,6 +435,10 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     fence_waits_for_no_lease: ("leases", 10, "linearizable per key"),
     sent_before_it_is_written: (SWARM, 0, "written before it is sent"),
     deletions_not_counted: (SWARM, 0, "counts are those of the entries"),
+    features_without_a_word: ("mixed", 6, "features only when all members speak them"),
+    written_before_all_can_read_it: ("mixed", 0, "nothing beyond the features"),
+    features_forgotten: ("mixed", 6, "features never fall"),
+    swaps_before_all_know_them: ("mixed", 36, "nothing beyond the features"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
     swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
 }

@@ -13,6 +13,7 @@ import stele.core.control.rebalance.scheduler
 import stele.core.tablet.log
 import stele.core.tablet.owner
 import stele.member.limits
+from stele.core.formats import SPOKEN, UNSTATED, FormatRange
 from stele.member.settings import Fsync
 from stele.model import API_VERSION
 
@@ -76,6 +77,9 @@ STOPS = (
 PLANNED_STOP = "stop as planned"
 """A pod is deleted, and its hook lets the member ask the master to move everything off it."""
 
+UPGRADES = ("upgrade the operator", "upgrade a member", "roll a member back")
+"""Builds of the format before are replaced, and some of them come back for a while."""
+
 ENDINGS = ("stay dead", "stay frozen", "stay cut off", "lower members by who stays away")
 """What becomes of a member that stays away when the faults are over, and what the user does about it."""
 
@@ -121,7 +125,8 @@ class Profile:
     """Drawn from the seed. `chaos_seconds` is how long faults begin, about every `calm_seconds`.
 
     `without` names faults that are drawn and do not happen. `ending` is what becomes of a member for good
-    when they end: one of ENDINGS but the last, or "" when all come back.
+    when they end: one of ENDINGS but the last, or "" when all come back. `build` is what the operator and
+    the members speak with which the cluster begins.
     """
 
     seed: int
@@ -144,6 +149,7 @@ class Profile:
     fsync: Fsync = Fsync.ALWAYS
     ending: str = ""
     without: frozenset[str] = frozenset()
+    build: FormatRange = SPOKEN
 
     def rate(self, name: str) -> float:
         """One of RATES; 0 when it is not drawn, or left out."""
@@ -365,6 +371,24 @@ def _swaps(seed: int) -> Profile:
     )
 
 
+def _mixed(seed: int) -> Profile:
+    """A cluster of the format before this one is upgraded while other things go wrong."""
+    chance = random.Random(f"mixed {seed}")
+    others = ("kill a member", "pause a member", "isolate a member", "kill the master", "second master")
+    more = (*others, "kill a member at a step", "kill the master at a step", "delete a pod", "flip a bit")
+    return replace(
+        _swarm(seed),
+        replicas=2,
+        grace_seconds=chance.choice((0, 5)),
+        chaos_seconds=chance.choice((20.0, 30.0)),
+        calm_seconds=chance.choice((1.0, 2.0)),
+        faults=(*UPGRADES * 3, "upgrade a member", *chance.sample(more, 3), *chance.choice(((), ("scale",)))),
+        rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < 0.3},
+        ending=chance.choice(("", "", "stay dead")),
+        build=UNSTATED,
+    )
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
@@ -375,6 +399,7 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "stops": _stops,
     "planned": _planned,
     "plans": _plans,
+    "mixed": _mixed,
     "swaps": _swaps,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

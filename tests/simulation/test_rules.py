@@ -12,10 +12,19 @@ import pytest
 from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
+from stele.core.formats import FIRST, SPOKEN
 from stele.core.table.table import Partition
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
-from stele.wire.storage.volume import Consensus, CopyRecord, Frozen, Superblock, encode_file
+from stele.wire.storage.volume import (
+    TABLE_FILE,
+    Consensus,
+    CopyRecord,
+    Frozen,
+    Superblock,
+    TableFile,
+    encode_file,
+)
 from tests.simulation.convergence import COPIES_EQUAL, COUNTS_RIGHT, check_equal, unfinished
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
@@ -64,8 +73,16 @@ def well() -> Iterator[Well]:
 
 def _lower_epoch(well: Well) -> None:
     for epoch in (9, 8):
-        request: Any = SimpleNamespace(recipient="u", epoch=epoch, rows=(), commands=())
-        well.rules._exchanged(well.owner, request, SimpleNamespace(code="OK", uuid="u", results=()))
+        request: Any = SimpleNamespace(recipient="u", epoch=epoch, rows=(), commands=(), format=FIRST)
+        reply: Any = SimpleNamespace(code="OK", uuid="u", results=(), formats=SPOKEN)
+        well.rules._exchanged(well.owner, request, reply)
+
+
+def _features_without_a_word(well: Well) -> None:
+    head = well.world.head()
+    assert head is not None
+    well.rules.features.features = FIRST
+    well.rules.features.head(replace(head, epoch=head.epoch + 1))
 
 
 def _joins_in_frozen(well: Well) -> None:
@@ -217,6 +234,11 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "Running only with whole copies": _running_with_a_part,
     "Running and Ready only with nothing pending": _ready_with_something_pending,
     "missing copies do not wait for a plan": _waits_for_the_rest,
+    "features never fall": lambda well: well.rules.features.head(replace(well.world.head(), features=FIRST)),
+    "features only when all members speak them": _features_without_a_word,
+    "nothing beyond the features": lambda well: well.rules.features.saved(
+        well.owner, TABLE_FILE, encode_file(TableFile(features=SPOKEN.most + 1)), None
+    ),
     "no lower epoch is obeyed": _lower_epoch,
     "stored before published": lambda well: well.rules._published(m.Row(0, well.row.version + 1, (0,))),
     "promises are on disk": lambda well: well.rules._promised(well.owner, m.Fence(0, 50, False)),

@@ -17,6 +17,7 @@ from tests.simulation.profile import (
     RATES,
     STOPS,
     STRIKES,
+    UPGRADES,
     Profile,
     draw,
 )
@@ -151,6 +152,7 @@ KINDS = (
     *STRIKES,
     *STOPS,
     PLANNED_STOP,
+    *UPGRADES,
     *RATES,
     *ENDINGS,
     "response lost",
@@ -166,7 +168,7 @@ KINDS = (
 def test_every_kind_of_fault_happens() -> None:
     """None of them silently stops: within some seeds each was counted."""
     seen: set[str] = set()
-    for family, seeds in (("strikes", 4), ("damage", 4), ("stops", 4), ("swarm", SEEDS)):
+    for family, seeds in (("strikes", 4), ("damage", 4), ("stops", 4), ("mixed", 4), ("swarm", SEEDS)):
         for seed in range(seeds):
             result = run(seed, family)
             seen.update(result.faults)

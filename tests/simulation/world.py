@@ -30,7 +30,8 @@ class World:
     """Nothing happens in it before `clock.run`. Use it as a context manager: it keeps a folder.
 
     `away` is the place of a member that stays away for good, "" for nobody; `surplus` says whether there were
-    more members than desired, so that it may be the one that leaves. `stack` ends with the world.
+    more members than desired, so that it may be the one that leaves. `stack` ends with the world. `operator`
+    is what the build of masters speaks that start.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -42,6 +43,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(prefix="stele-simulation-", dir=SCRATCH))
         self.trace.folder = str(self.folder)
         self.kubelet = Kubelet(self.clock, self.network, self.api, self.folder, self._settings)
+        self.operator = self.kubelet.image = profile.build
         self.masters: list[MasterProcess] = []
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
@@ -117,7 +119,7 @@ class World:
         name = f"master-{len(self.masters)}"
         self.trace.note(name, "starts")
         listeners = Listeners(self._exchanged, self._heard, self._told, self._asked)
-        made = MasterProcess(self.network, self.api, self.kubelet, name, listeners)
+        made = MasterProcess(self.network, self.api, self.kubelet, name, listeners, spoken=self.operator)
         self.masters.append(made)
         made.ended = self._master_ended
         return made
