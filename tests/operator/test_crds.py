@@ -122,6 +122,13 @@ CREATED_BADLY = [
     (rebalance(moves=[]), "spec.moves"),
     (rebalance(moves=[{"partition": 1}]), "each of spec.moves needs from, to or both"),
     (rebalance(moves=[{"partition": 1, "from": "demo-0", "to": "demo-0"}]), "must be different members"),
+    (rebalance(handover={}), "spec.handover.member"),
+    (rebalance(handover={"member": "demo-0", "to": "demo-0"}), "member and to must be different members"),
+    (rebalance(handover={"member": "demo-0"}, mode="DryRun"), "spec.handover stands alone"),
+    (
+        rebalance(handover={"member": "demo-0"}, moves=[{"partition": 1, "to": "demo-0"}]),
+        "spec.handover stands alone",
+    ),
     (rebalance(moves=[{"partition": -1, "to": "demo-0"}]), "spec.moves.partition must be a whole number"),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}] * 1_001), "spec.moves: Too many"),
     (rebalance(changes={"members": 4}), "spec.changes needs spec.mode DryRun"),
@@ -155,6 +162,12 @@ CHANGED_BADLY = [
     (rebalance(), {"mode": "DryRun"}, "spec.mode cannot change"),
     (rebalance(approved=True), {"approved": False}, "spec.approved cannot be reset"),
     (rebalance(), {"moves": [{"partition": 1, "to": "demo-0"}]}, "spec.moves cannot change"),
+    (rebalance(), {"handover": {"member": "demo-0"}}, "spec.handover cannot change"),
+    (
+        rebalance(handover={"member": "demo-0"}),
+        {"handover": {"member": "demo-1"}},
+        "spec.handover cannot change",
+    ),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}]), {"moves": None}, "spec.moves cannot change"),
     (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be reset"),
 ]
