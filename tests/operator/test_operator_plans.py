@@ -177,3 +177,25 @@ async def test_plans_are_approved_moved_and_cancelled_with_the_command_line(
     await until_phase(stage, name, "Superseded")
     assert await ready(stage.api, namespace, name) == ("Superseded", "True", "Cancelled")
     assert any(0 in row.members for row in (await stage.rows()).rows)
+
+
+async def test_a_member_is_handed_over_and_back_with_the_command_line(stage: Stage, namespace: str) -> None:
+    await stage.until_converged(3)
+
+    async def owned() -> int:
+        return sum(row.owner == 0 for row in (await stage.rows()).rows)
+
+    before = await owned()
+    said = (await stage.stele("handover", "demo-0", "--wait")).splitlines()
+    assert said[0].startswith(f"demo-0 hands over {before} partitions: ")
+    assert said[-1] == f"demo-0 owns nothing, {before} partitions are handed over"
+    assert await owned() == 0
+    (name,) = [name for name, each in (await plans(stage)).items() if each.spec.handover is not None]
+    assert await ready(stage.api, namespace, name) == ("Done", "True", "AsDesired")
+    assert "it is to own nothing" in await stage.stele("why", "demo-0")
+    await stage.stele("handover", "demo-0", "--undo")
+
+    async def back() -> bool:
+        return await owned() >= before - 1
+
+    await stage.until("its share again", back)
