@@ -62,7 +62,7 @@ class MemberRig(Rig):
     async def _start(self, name: str, host: str, container: dict[str, Any]) -> Process:
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
-        given = {each["name"]: each["value"] for each in container["env"]}
+        given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         env = {**os.environ, **given, "STELE_DATA_DIR": str(folder), "STELE_BIND": host}
         with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
             made = await asyncio.create_subprocess_exec(
