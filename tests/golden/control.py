@@ -23,6 +23,7 @@ from stele.core.control.operations.copy_session import CopySession, Engine, Job
 from stele.core.control.operations.move import MigrationOperation, begin
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.state import State
+from stele.core.formats import FIRST
 from stele.core.placement import migration
 from stele.core.table.table import Member, Partition, PartitionTable
 from tests.fakes.spec import desired_spec
@@ -31,7 +32,7 @@ from tests.golden.script import shown
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 MEMBERS = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(4)}
 Row = tuple[int, tuple[int | None, ...]]
-FACTS = ("state", "agreed", "failure", "blames_spark", "copied_bytes", "tasks", "retries")
+FACTS = ("state", "features", "agreed", "failure", "blames_spark", "copied_bytes", "tasks", "retries")
 """What some operations have besides their step."""
 
 
@@ -73,10 +74,14 @@ class OperationMachine:
         self._operation = StateChange()
 
     def drives(self, desired: str, id: str, **facts: int) -> None:
-        """One decision: members 0 and 1 are there, or those that are named `mINDEX=process`."""
+        """One decision: members 0 and 1 are there, or those that are named `mINDEX=process`.
+
+        `features` are those that all members speak.
+        """
         members = {int(name[1:]): process for name, process in facts.items() if name[0] == "m"}
         busy, stamp = facts.get("busy", 0), facts.get("stamp", 7)
-        given = ChangeInput(desired, self._now, busy, stamp, 3, members or {0: 1, 1: 1})
+        features = facts.get("features", FIRST)
+        given = ChangeInput(desired, self._now, busy, stamp, 3, members or {0: 1, 1: 1}, features)
         self._operation.drive(given, lambda: id)
 
     def forgets(self, *members: int) -> None:

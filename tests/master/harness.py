@@ -9,6 +9,7 @@ from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, RebalanceProgress, State
+from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
@@ -99,6 +100,8 @@ class FakeWorld:
     broken: str = ""
     """Why pods made from now on cannot start."""
     seconds: Callable[[], float] = lambda: 0.0
+    build: FormatRange = SPOKEN
+    """What masters and volumes speak that begin from now on."""
 
     @property
     def cluster_uid(self) -> str:
@@ -163,6 +166,7 @@ class FakeWorld:
         member = self.volumes.get(index)
         if member is None:
             member = self.volumes[index] = FakeMember(self.net, address, f"uuid-{address}", CLUSTER)
+            member.formats = self.build
         else:
             member.restart()
         member.address = address
@@ -284,6 +288,7 @@ class Harness:
             copier or NoCopier(),  # type: ignore[arg-type]
             now=lambda: self.clock,
             pace=Pace(busy=0.0, exchange=5.0),
+            spoken=self.world.build,
         )
 
     def change_spec(self, **changes: object) -> None:

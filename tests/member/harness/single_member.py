@@ -38,7 +38,7 @@ class Asker:
     def send(self, message: peer.Message) -> None:
         self.answers.append(message)
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, invalid: bool = False) -> None:
         raise AssertionError(reason)
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stele.core.control import commands as m
-from stele.core.formats import SPOKEN
+from stele.core.formats import SPOKEN, UNSTATED, FormatRange
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import Log
@@ -57,7 +57,7 @@ class Wire:
     def greeted(self) -> None:
         """From now on it reads everything."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, invalid: bool = False) -> None:
         self.closed = reason
 
 
@@ -109,6 +109,54 @@ async def test_requests_wait_while_their_sender_reads_no_answers(monkeypatch: py
     inbound.drained(wire)
     inbound.received(wire, requests[3])
     assert taken[1:] == requests
+
+
+# -- formats
+
+
+def greeted(formats: FormatRange) -> tuple[InboundConnections, Inbound, Any]:
+    """A member with these formats has dialled."""
+    all_inbound = InboundConnections(cast("Any", Who()), lambda sender, message: None)
+    inbound, wire = Inbound(all_inbound), cast("Any", Wire())
+    inbound.opened(wire)
+    hello = peer.Hello(peer.GREETING_FORMAT, "cluster", OTHER, "uuid-1", "uuid-0", formats)
+    inbound.received(wire, hello)
+    return all_inbound, inbound, wire
+
+
+async def test_a_session_has_the_format_that_both_sides_speak() -> None:
+    for formats, expected in ((UNSTATED, 1), (SPOKEN, 2), (FormatRange(2, 3), 2)):
+        _, inbound, wire = greeted(formats)
+        assert wire.sent == [peer.Welcome("uuid-0", SPOKEN)]
+        assert inbound.format == expected
+
+
+async def test_ranges_that_do_not_meet_are_refused_with_both() -> None:
+    _, inbound, wire = greeted(FormatRange(3, 4))
+    text = "member 1 speaks formats 3 to 4, member 0 formats 1 to 2: upgrade the older one"
+    assert wire.sent == [peer.HelloRejected("UNKNOWN_FORMAT", text)]
+    assert inbound.sender < 0
+
+
+async def test_a_session_without_the_features_ends_when_they_rise() -> None:
+    for formats, ends in ((UNSTATED, True), (SPOKEN, False)):
+        all_inbound, _, wire = greeted(formats)
+        all_inbound.require(SPOKEN.most)
+        assert (wire.closed == "the session has format 1, the cluster uses 2 now") is ends
+
+
+async def test_an_operation_of_a_later_build_damages_nothing(made: SingleMember) -> None:
+    """The connection ends, and says why; the tablet goes on from where it was."""
+    await backup(made, 2)
+    later = bytearray(put(2))
+    later[8] = 99
+    with pytest.raises(AssertionError, match=r"UNKNOWN_FORMAT: log record of kind 99.*: upgrade this member"):
+        made.append((2, 6), [put(2), bytes(later)], term=2)
+    await made.until_quiet()
+    assert not made.replica.broken
+    assert made.replica.tablet.log.last == (2, 6)
+    ack = await made.acked(made.append((2, 6), [put(2)], term=2))
+    assert (ack.code, ack.match) == (Code.OK, 7)
 
 
 # -- operations
