@@ -208,6 +208,16 @@ async def test_rows_are_told_back_by_their_stamp_and_in_full_when_asked(case: Ca
     assert set((await case.ask(want_tablets=True)).rows) == set(ROWS)
 
 
+async def test_a_member_tells_its_table_without_adopting_anything(case: Case) -> None:
+    """As a recovery asks: it does not know yet who the members are."""
+    await case.publish()
+    before = await case.ask(want_tablets=True)
+    reply = await case.ask(recipient="", epoch=7, partitions=0, members=(), want_tablets=True)
+    assert set(reply.rows) == set(ROWS)
+    assert {each.index for each in reply.members} == {each.index for each in before.members} != set()
+    assert (await case.ask()).epoch == before.epoch
+
+
 async def test_an_older_row_changes_nothing(case: Case) -> None:
     await case.publish(*ROWS[1:], m.Row(0, 5, (ME, OTHER)))
     reply = await case.publish(*ROWS)

@@ -192,7 +192,11 @@ async def test_a_claim_of_an_earlier_operator_gets_the_metadata_of_a_new_one(sce
     await scene.round()
     found = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
     assert found["metadata"]["labels"] == made["metadata"]["labels"] | {"team": "shop"}
-    assert found["metadata"]["annotations"].keys() == {"by", "argocd.argoproj.io/sync-options"}
+    assert found["metadata"]["annotations"].keys() == {
+        "by",
+        "argocd.argoproj.io/sync-options",
+        "stele.dev/cluster-spec",
+    }
     assert found["spec"] == made["spec"]
     await scene.round()
     again = await scene.api.get(CLAIMS, scene.namespace, "demo-0")

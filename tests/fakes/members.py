@@ -163,7 +163,7 @@ class FakeMember:
         if code:
             return self._reply(code)
         if not request.recipient:
-            return self._reply("OK")
+            return self._reply("OK", want=request.want_tablets)
         self.locked = self.locked if request.epoch == self.epoch else ""
         self.epoch, self.index = request.epoch, request.self_index
         self.partitions = request.partitions
@@ -500,6 +500,7 @@ class FakeMember:
             stopping=self.stopping,
             formats=self.formats,
             features=self.features,
+            members=self.members if want else (),
         )
 
 

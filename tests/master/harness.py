@@ -104,8 +104,11 @@ class FakeWorld:
     """What masters and volumes speak that begin from now on."""
 
     @property
-    def cluster_uid(self) -> str:
+    def volumes_uid(self) -> str:
         return CLUSTER
+
+    def claims(self) -> dict[MemberIndex, str]:
+        return {index: f"demo-{index}" for index in self.volumes}
 
     def refresh(self) -> None:
         return

@@ -111,6 +111,10 @@ def fail_update(state: State) -> None:
     state.stops.update_problem = "demo-2 does not come back: ImagePullBackOff"
 
 
+def miss_a_volume(state: State) -> None:
+    state.failover.incomplete = "volumes are missing: demo-1"
+
+
 def silence(state: State) -> None:
     del state.membership.liveness[2]
 
@@ -139,6 +143,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "paused, nothing to do": (desired(paused=True), "Current", "AsDesired"),
     "a foreign volume": (changed(foreign_claims=("demo-0",)), "Failed", "ForeignVolume"),
     "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
+    "a missing volume": (state_of(miss_a_volume), "Failed", "RecoveryIncomplete"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
     "members are updated": (state_of(roll), "InProgress", "RollingUpdate"),
     "an update that fails": (state_of(fail_update), "Failed", "UpdateFailed"),

@@ -7,7 +7,19 @@ import typer
 from typer.main import get_command
 
 import stele
-from stele.cli import actions, bulk, copies, handover, planning, quarantine, rollout, status, tablets, why
+from stele.cli import (
+    actions,
+    bulk,
+    copies,
+    handover,
+    planning,
+    quarantine,
+    recover,
+    rollout,
+    status,
+    tablets,
+    why,
+)
 from stele.cli import output as out
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
@@ -43,6 +55,7 @@ for command in (
     actions.move,
     actions.drain,
     handover.handover,
+    recover.recover,
     bulk.load,
     bulk.dump,
 ):

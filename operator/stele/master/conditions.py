@@ -164,6 +164,8 @@ def _lost_for_good(view: View) -> list[Problem]:
 def _blocked(view: View) -> list[Problem]:
     """Report objects that cannot be made until a user changes something."""
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
+    if incomplete := view.state.failover.incomplete:
+        return [Problem(Reason.RECOVERY_INCOMPLETE, incomplete), *taken, *_foreign(view), *_refused(view)]
     return [*taken, *_foreign(view), *_refused(view), *_without_spark(view)]
 
 

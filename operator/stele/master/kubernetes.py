@@ -19,6 +19,7 @@ from stele.adapters.kubernetes.api import (
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, State, UpdatePolicy
+from stele.core.control.volumes import Recovery
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
 from stele.errors import Stale
@@ -41,7 +42,7 @@ from stele.master.view import View, partition_counts
 from stele.model import TabletCluster, TabletMember, Unreadable
 from stele.model.cluster import TabletClusterStatus
 from stele.model.common import quantity_bytes
-from stele.model.ownership import NameLeaves, NameTaken, belongs_to
+from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken, belongs_to
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,10 @@ class KubernetesClusterObjects:
     @property
     def cluster_uid(self) -> str:
         return self._cluster.metadata.uid
+
+    @property
+    def volumes_uid(self) -> str:
+        return self._cluster.volumes_uid
 
     def cluster(self) -> TabletCluster:
         """Return the version of the last `refresh`, on which everything in one round is based."""
@@ -161,6 +166,13 @@ class KubernetesClusterObjects:
     def _node_names(self) -> list[str]:
         return [node for each in self._members() if (node := node_of(self._pod(each)))]
 
+    def claims(self) -> dict[MemberIndex, str]:
+        """Return the names of the cluster's volume claims that are not being deleted, by member index."""
+        claims = self._cache.labelled(CLAIMS, self.namespace, CLUSTER_UID_LABEL, self.volumes_uid)
+        names = [each["metadata"]["name"] for each in claims if not each["metadata"].get("deletionTimestamp")]
+        by_index = {manifests.index_of(self.name, name): name for name in names}
+        return {index: name for index, name in by_index.items() if index is not None}
+
     async def read_nodes(self) -> None:
         """Read the labels of the members' nodes when topology keys are set."""
         if self.cluster().spec.placement.topology_keys:
@@ -222,7 +234,7 @@ class KubernetesClusterObjects:
         return _shown(PODS, pod, outdated_pod(pod, manifests.member_pod(cluster, member, setup)))
 
     def _outdated_claim(self, cluster: TabletCluster, member: TabletMember) -> list[str]:
-        claim = self._children.find(CLAIMS, member.metadata.name, self.cluster_uid)
+        claim = self._children.find(CLAIMS, member.metadata.name, self.volumes_uid)
         if claim is None:
             return []
         return _shown(CLAIMS, claim, outdated_claim(claim, manifests.claim(cluster, member.spec.index)))
@@ -249,9 +261,9 @@ class KubernetesClusterObjects:
         if pod is None:
             await self._make_pod(cluster, member, index)
             return
-        claim = await children.ensure(CLAIMS, manifests.claim(cluster, index), uid)
+        claim = await children.ensure(CLAIMS, manifests.claim(cluster, index), self.volumes_uid)
         if claim is not None:
-            await children.replace(CLAIMS, claim, manifests.kept_claim(claim))
+            await children.replace(CLAIMS, claim, manifests.kept_claim(claim, cluster))
         if has_ended(pod):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 
@@ -263,7 +275,7 @@ class KubernetesClusterObjects:
         model, children = self._member(member), self._children
         if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
             return
-        if await children.create(CLAIMS, manifests.claim(cluster, index), self.cluster_uid) is None:
+        if await children.create(CLAIMS, manifests.claim(cluster, index), self.volumes_uid) is None:
             return
         body = manifests.member_pod(cluster, model, self._settings.members)
         await children.ensure(PODS, body, model.metadata.uid)
@@ -273,7 +285,7 @@ class KubernetesClusterObjects:
         between resumes."""
         name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
         if self.cluster().spec.storage.keep_volumes.value == "Delete":
-            await children.delete(CLAIMS, name, uid)
+            await children.delete(CLAIMS, name, self.volumes_uid)
         member = children.find(MEMBERS, name, uid)
         if member is not None:
             await children.delete(PODS, name, member["metadata"]["uid"])
@@ -432,6 +444,16 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         update=UpdatePolicy(
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),
+        recovery=_recovery_of(cluster),
+    )
+
+
+def _recovery_of(cluster: TabletCluster) -> Recovery | None:
+    if cluster.spec.bootstrap is None:
+        return None
+    volumes = cluster.spec.bootstrap.volumes
+    return Recovery(
+        cluster.metadata.name, volumes.cluster_uid, volumes.policy, frozenset(volumes.accept_loss)
     )
 
 

@@ -187,6 +187,7 @@ class ClusterLoop:
             self._copier.jobs(),
             self._copier.problem(),
             self._objects.requests(),
+            self._objects.claims(),
         )
         decision = self._decide(state, observed)
         self._check_epoch(state)
@@ -238,6 +239,10 @@ class ClusterLoop:
         """
         refused = max((liveness.refused_epoch for liveness in state.membership.liveness.values()), default=0)
         shown = self._objects.epoch_shown()
+        used = state.failover.used_epoch
+        if used >= state.epoch:
+            self._epoch_above = used
+            raise Stale(f"the volumes have epoch {used}, ours is {state.epoch}", "STALE_EPOCH")
         highest = max(refused, shown if is_above(state.epoch, shown) else 0)
         if highest > state.epoch:
             self._epoch_above = highest
@@ -337,7 +342,7 @@ class ClusterLoop:
                 state,
                 index,
                 commands,
-                cluster=self._objects.cluster_uid,
+                cluster=self._objects.volumes_uid,
                 replicas=observed.desired.replicas,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)

@@ -14,7 +14,7 @@ from stele.master.pod_template import executor_fields, fields_of, metadata_of, w
 from stele.master.revision import REVISION, revision_of
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
-from stele.model.ownership import CLUSTER_UID_LABEL, belongs_to
+from stele.model.ownership import CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
 from stele.model.rollout import FEATURES, RESTARTED_AT
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
@@ -33,6 +33,9 @@ KEPT_BY_ARGO_CD = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"
 would delete claims that carry it, as objects that are not in git.
 """
 
+SPEC_COPY_LENGTH = 65_536
+"""Longest copy of a spec on a claim; Kubernetes limits the annotations of an object to 256 KiB."""
+
 LEAVE_SECONDS = 60
 TERMINATION_SECONDS = 120
 """How long a member's preStop hook waits to be emptied; and, hook included, until it is killed."""
@@ -41,6 +44,13 @@ TERMINATION_SECONDS = 120
 def name_of(cluster: str, index: int) -> str:
     """Return the name of a TabletMember, its Pod and its volume claim."""
     return f"{cluster}-{index}"
+
+
+def index_of(cluster: str, name: str) -> int | None:
+    """Return the index in a name that `name_of` made; None for other names."""
+    digits = name.removeprefix(f"{cluster}-")
+    index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+    return index if name_of(cluster, index) == name else None
 
 
 def headless_name(cluster: str) -> str:
@@ -115,18 +125,32 @@ def claim(cluster: TabletCluster, index: int) -> Object:
         spec["storageClassName"] = storage.storage_class_name
     name = cluster.metadata.name
     member = name_of(name, index)
-    marks = labels(name, "member", member) | {CLUSTER_UID_LABEL: cluster.metadata.uid}
+    marks = labels(name, "member", member) | {CLUSTER_UID_LABEL: cluster.volumes_uid}
     del marks[INSTANCE_LABEL]
     body = _object("v1", "PersistentVolumeClaim", member, marks, None, spec=spec)
     return _annotated(body, {REVISION: revision_of(spec), **KEPT_BY_ARGO_CD})
 
 
-def kept_claim(stored: Object) -> Object:
-    """Return a stored claim with the metadata of a new one, which earlier operators did not write."""
+def kept_claim(stored: Object, cluster: TabletCluster) -> Object:
+    """Return a stored claim with the metadata of a new one, which earlier operators did not write, and the
+    spec."""
     meta = stored["metadata"]
     marks = {name: value for name, value in (meta.get("labels") or {}).items() if name != INSTANCE_LABEL}
     annotations = (meta.get("annotations") or {}) | KEPT_BY_ARGO_CD
+    # Before the table exists, the copy may be that of the deleted cluster whose volumes are recovered.
+    if cluster.status.version_sum:
+        annotations |= _spec_copy(cluster, annotations.get(SPEC_COPY, ""))
     return {**stored, "metadata": {**meta, "labels": marks, "annotations": annotations}}
+
+
+def _spec_copy(cluster: TabletCluster, before: str) -> dict[str, str]:
+    """Return the annotation for a recovery; none for a spec that is too large or that `before` has."""
+    if before.startswith(f'{{"generation":{cluster.metadata.generation},'):
+        return {}
+    spec = {name: value for name, value in cluster.spec.to_dict().items() if name != "bootstrap"}
+    copy = {"generation": cluster.metadata.generation, "spec": spec}
+    text = json.dumps(copy, separators=(",", ":"), ensure_ascii=False)
+    return {SPEC_COPY: text} if len(text) <= SPEC_COPY_LENGTH else {}
 
 
 def _annotated(body: Object, annotations: Mapping[str, str]) -> Object:
@@ -137,7 +161,7 @@ def _annotated(body: Object, annotations: Mapping[str, str]) -> Object:
 def is_foreign(claim: Object, cluster: TabletCluster) -> bool:
     """Whether a claim holds the data of another cluster, such as an earlier one of the same name."""
     marked = CLUSTER_UID_LABEL in (claim["metadata"].get("labels") or {})
-    return marked and not belongs_to(claim, cluster.metadata.uid)
+    return marked and not belongs_to(claim, cluster.volumes_uid)
 
 
 def controller_revision(cluster: TabletCluster, name: str, template: Object, number: int) -> Object:
@@ -228,7 +252,7 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
             _field("STELE_POD_UID", "metadata.uid"),
             *_env(
                 STELE_DATA_DIR="/data",
-                STELE_CLUSTER_UID=cluster.metadata.uid,
+                STELE_CLUSTER_UID=cluster.volumes_uid,
                 STELE_MEMBER_NAME=member,
                 STELE_FSYNC=cluster.spec.storage.fsync.value,
                 STELE_HEARTBEAT_MS=str(int(detection.heartbeat_seconds * 1000)),

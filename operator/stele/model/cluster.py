@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 
 from stele.core.control.commands import ClusterState
 from stele.core.control.state import UpdateType
+from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
@@ -263,6 +264,7 @@ class Resources(Model):
     """Maximum amount of each resource, such as memory: 2Gi."""
 
 
+MemberName = Annotated[str, Field(min_length=1, max_length=63)]
 TopologyKey = Annotated[str, Field(min_length=1, max_length=317, pattern=r"^\S+$")]
 
 
@@ -282,8 +284,52 @@ class Images(Model):
     """Image of the Spark drivers and executors."""
 
 
+class Volumes(Model):
+    """Volumes of a TabletCluster of the same name that was deleted, which this one takes with their data."""
+
+    cluster_uid: str = Field(
+        alias="clusterUID",
+        max_length=36,
+        json_schema_extra=cel(
+            (
+                "self.matches('^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')",
+                "spec.bootstrap.volumes.clusterUID must be a UID, the label stele.dev/cluster-uid of the "
+                "claims: kubectl get pvc -L stele.dev/cluster-uid",
+            ),
+            (
+                "self == oldSelf",
+                "spec.bootstrap.volumes.clusterUID cannot change: members have this cluster's UID; "
+                "delete the TabletCluster, whose volumes stay, and recover with the other UID",
+            ),
+        ),
+    )
+    """The label stele.dev/cluster-uid of their claims. Cannot change."""
+    policy: RecoveryPolicy = RecoveryPolicy.MERGE
+    accept_loss: tuple[MemberName, ...] = Field(default=(), max_length=MEMBERS_LIMIT)
+    """Members without a claim that the recovery continues without; what only they hold is lost.
+
+    Counts until the table is recovered, as does the policy.
+    """
+
+
+class Bootstrap(Model):
+    """What a new cluster begins with. Only counts until its table is recovered."""
+
+    volumes: Volumes
+
+
 class TabletClusterSpec(Model):
     """Desired state of the cluster."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.bootstrap) == has(oldSelf.bootstrap)",
+                "spec.bootstrap cannot be added or removed: a cluster begins once; "
+                "delete the TabletCluster, whose volumes stay, and create it again",
+            )
+        )
+    )
 
     members: int = whole(
         "spec.members",
@@ -326,6 +372,7 @@ class TabletClusterSpec(Model):
     placement: Placement = Field(default_factory=Placement)
     images: Images = Field(default_factory=Images)
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
+    bootstrap: Bootstrap | None = None
 
 
 class MemberCounts(Model):
@@ -420,3 +467,9 @@ class TabletCluster(Resource):
     kind: str = "TabletCluster"
     spec: TabletClusterSpec
     status: TabletClusterStatus = Field(default_factory=TabletClusterStatus)
+
+    @property
+    def volumes_uid(self) -> str:
+        """Return the UID that its volumes and members have: that of the cluster they were made for."""
+        bootstrap = self.spec.bootstrap
+        return self.metadata.uid if bootstrap is None else bootstrap.volumes.cluster_uid

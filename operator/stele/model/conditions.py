@@ -57,6 +57,7 @@ class Reason(StrEnum):
     PARTITIONS_RESET = "PartitionsReset"
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
+    RECOVERY_INCOMPLETE = "RecoveryIncomplete"
     NAME_TAKEN = "NameTaken"
     WAITS_FOR_REMOVAL = "WaitsForRemoval"
     CREATION_REFUSED = "CreationRefused"

@@ -10,6 +10,9 @@ from stele.errors import Refused, Unavailable
 
 CLUSTER_UID_LABEL = "stele.dev/cluster-uid"
 
+SPEC_COPY = "stele.dev/cluster-spec"
+"""Annotation of volume claims: the spec of their TabletCluster and its generation, as JSON."""
+
 
 class NameTaken(Refused):
     """Names that a cluster needs belong to objects of others. `names` include their kinds."""

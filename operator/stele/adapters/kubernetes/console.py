@@ -14,6 +14,7 @@ from urllib.parse import quote
 from kubernetes.aio import config
 
 from stele.adapters.kubernetes.api import (
+    CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
     MEMBERS,
@@ -147,6 +148,37 @@ class Console:
         """Set annotations of a cluster; None removes one. Raises as `change_cluster` does."""
         await self.cluster(name)
         await self._api.annotate(CLUSTERS, self.namespace, name, annotations)
+
+    async def make_cluster(self, name: str, spec: Object) -> None:
+        """Create a TabletCluster. Raises BadInput with the API server's message."""
+        body = {"apiVersion": API_VERSION, "kind": "TabletCluster", "spec": spec}
+        await self._api.create(CLUSTERS, self.namespace, body | {"metadata": {"name": name}})
+
+    async def claims(self, cluster: str, uid: str) -> list[Object]:
+        """Return the volume claims that a cluster with this UID left, by name.
+
+        Raises NotFound with the UIDs that there are.
+        """
+        listed = await self._api.list(CLAIMS, self.namespace, CLUSTER_UID_LABEL)
+        uids = {each["metadata"]["name"]: each["metadata"]["labels"][CLUSTER_UID_LABEL] for each in listed}
+        of_cluster = {name: each for name, each in uids.items() if name.rpartition("-")[0] == cluster}
+        if uid not in of_cluster.values():
+            known = ", ".join(sorted(set(of_cluster.values()))) or "none"
+            others = sorted({name.rpartition("-")[0] for name, each in uids.items() if each == uid})
+            hint = f"; the claims with this UID are of {', '.join(others)}" if others else ""
+            raise NotFound(
+                f'no claim of "{cluster}" in namespace "{self.namespace}" has {CLUSTER_UID_LABEL}={uid}; '
+                f"its claims have: {known}{hint}"
+            )
+        claims = [each for each in listed if of_cluster.get(each["metadata"]["name"]) == uid]
+        return sorted(claims, key=lambda each: str(each["metadata"]["name"]))
+
+    async def set_aside(self, claim: Object) -> None:
+        """Take a claim from its cluster, which keeps its data. Raises Conflict when the claim was changed."""
+        labels = claim["metadata"]["labels"]
+        left_out = labels | {CLUSTER_UID_LABEL: f"{labels[CLUSTER_UID_LABEL]}-left-out"}
+        body = {**claim, "metadata": {**claim["metadata"], "labels": left_out}}
+        await self._api.replace(CLAIMS, self.namespace, body)
 
     async def revisions(self, cluster: TabletCluster) -> list[Revision]:
         """Return the kept specs of a cluster's members, the present one last."""

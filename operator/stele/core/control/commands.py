@@ -474,9 +474,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     """A member's reply, with its report `number`.
 
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
-    `BAD_REQUEST`, `UNKNOWN_FORMAT`, `STARTING`, `NO_SPACE`. `rows` is the member's whole table if
-    `want_tablets` was set; `accepted` are rows agreed to but not published; `unserved` are owned partitions
-    that do not serve yet.
+    `BAD_REQUEST`, `UNKNOWN_FORMAT`, `STARTING`, `NO_SPACE`. `rows` and `members` are the member's whole table
+    if `want_tablets` was set; `accepted` are rows agreed to but not published; `unserved` are owned
+    partitions that do not serve yet.
     `tablets` are those that changed after report `base`, which the master has (0: all of them), `dropped` the
     partitions whose tablets are gone since then. `sessions` is None when the member does not report them;
     `staged` names the sessions with a staging directory here. `pod_uid` is that of the process's pod,
@@ -515,3 +515,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     stopping: bool = False
     formats: FormatRange = UNSTATED
     features: int = FIRST
+    members: tuple[MemberInfo, ...] = ()

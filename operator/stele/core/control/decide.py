@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from stele.core.control.answers import take_in
 from stele.core.control.commands import Command
+from stele.core.control.failover.recover import is_recovering, recover
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import note_repaired, repair, unusable
 from stele.core.control.failover.take_over import take_over
@@ -50,6 +51,8 @@ def decide(state: State, observation: Observation) -> Decision:
     state.check()
     state.events = []
     take_in(state, observation)
+    if is_recovering(state, observation):
+        return _decision(state, observation, *recover(state, observation), {})
     if not state.recovered and not take_over(state, observation):
         return _decision(state, observation, None, (), {})
     observation = _change_state(state, observation)
@@ -81,7 +84,8 @@ def _decision(
     check_changes(state.table.stored, staged, state.table.members if dictionary is None else dictionary)
     state.check()
     jobs = tuple(session for session in operations.sessions.values() if session.wants_job)
-    busy = bool(operations or state.failover.shrinking or staged or dictionary or not state.recovered)
+    settled = state.recovered or state.failover.recovering
+    busy = bool(operations or state.failover.shrinking or staged or dictionary or not settled)
     return Decision(
         staged,
         dictionary,

@@ -22,7 +22,8 @@ class Failover:
     `fenced` rows have a fenced owner, or a promised term that no row has, and get another promotion.
     `shrinking` rows lose a failed member once a remaining one has reported; the value is since when they
     wait. `lost` rows have no live replica, `lost_since` says since when; `reset_partitions` were reset to
-    empty.
+    empty. While the table is `recovering` from volumes, `incomplete` is why that is not possible yet, and
+    `used_epoch` the highest epoch of a volume; this leadership must have a higher one.
     """
 
     fenced: set[PartitionId] = field(default_factory=set)
@@ -30,6 +31,9 @@ class Failover:
     lost: set[PartitionId] = field(default_factory=set)
     lost_since: dict[PartitionId, float] = field(default_factory=dict)
     reset_partitions: set[PartitionId] = field(default_factory=set)
+    recovering: bool = False
+    incomplete: str = ""
+    used_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,11 @@ def exchange_request(
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
 
-    Until the take-over is complete, and while rows are being stored, it only requests a report.
+    Until the take-over is complete, and while rows are being stored, it only requests a report; while the
+    table is recovered from volumes, one that lets the member adopt nothing.
     """
-    member, liveness = state.table.members.get(index), state.membership.liveness[index]
+    liveness = state.membership.liveness[index]
+    member = None if state.failover.recovering else state.table.members.get(index)
     rows: tuple[Row, ...] = ()
     members: tuple[MemberInfo, ...] = ()
     full, cursor = False, None
@@ -51,7 +53,7 @@ def exchange_request(
         rows=rows,
         full=full,
         commands=commands,
-        want_tablets=member is not None and not state.recovered,
+        want_tablets=not state.recovered and (member is not None or state.failover.recovering),
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
     )

@@ -18,6 +18,7 @@ from stele.core.control.parts import Copies, Failover, PlannedStops, Rebalance
 from stele.core.control.progress import RebalanceProgress
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
+from stele.core.control.volumes import Recovery
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -64,6 +65,7 @@ class DesiredSpec:
     fragments: bool
     bandwidth_per_member: int
     update: UpdatePolicy
+    recovery: Recovery | None = None
 
     @property
     def join_allowed(self) -> bool:
@@ -101,7 +103,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Input of one decision. `requests` are TabletRebalances to carry out, oldest first."""
+    """Input of one decision.
+
+    `requests` are TabletRebalances to carry out, oldest first; `claims` the names of the volume claims of
+    the cluster, by the index of their member.
+    """
 
     now: float
     desired: DesiredSpec
@@ -110,6 +116,7 @@ class Observation:
     jobs: Mapping[str, Job] = field(default_factory=dict)
     copier_problem: str = ""
     requests: tuple[RebalanceRequest, ...] = ()
+    claims: Mapping[MemberIndex, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,10 @@ class Exchange:
         """Check epoch and recipient, persist, adopt, run commands, and report. Never raises SteleError."""
         async with self._lock:
             code, detail = self._refusal(request)
-            if code or not request.recipient:
-                return self._reporter.reply(code or m.OK, detail, request.known)
+            if code:
+                return self._reporter.reply(code, detail, request.known)
+            if not request.recipient:
+                return self._with_table(self._reporter.reply(m.OK, "", request.known), request)
             self._handovers.on_exchange()
             try:
                 await self._adopt(request)
@@ -72,9 +74,15 @@ class Exchange:
                 raise_unless_disk_full(error)
                 return self._reporter.reply(m.ResultCode.NO_SPACE, str(error), request.known)
             results = await self._dispatcher.run(request.commands)
-            rows = self._tablets.table.to_rows() if request.want_tablets else ()
             made = self._reporter.reply(m.OK, "", request.known)
-            return msgspec.structs.replace(made, results=results, rows=rows)
+            return self._with_table(msgspec.structs.replace(made, results=results), request)
+
+    def _with_table(self, reply: m.ExchangeReply, request: m.ExchangeRequest) -> m.ExchangeReply:
+        table = self._tablets.table
+        if not request.want_tablets:
+            return reply
+        members = tuple(table.members.values())
+        return msgspec.structs.replace(reply, rows=table.to_rows(), members=members)
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
         if not self.started:

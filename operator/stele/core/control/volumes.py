@@ -1,0 +1,256 @@
+"""The partition table put together from volumes, after the TabletCluster and its ConfigMaps were deleted.
+
+Each volume holds the whole table as its member last knew it, so the newest row of a partition is on the
+volumes of that row's members. The result is complete only with the volume of every member that counts. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stele.core.control.commands import ExchangeReply, MemberInfo
+from stele.core.table.ids import MemberIndex, PartitionId
+from stele.core.table.table import Member, Partition, newer, stamp_of
+from stele.errors import Corrupt, Refused
+
+ROWS_SHOWN_MAX = 5
+"""Partitions that a message lists."""
+
+
+class RecoveryPolicy(StrEnum):
+    """Which tables count when those of the volumes differ.
+
+    Merge: of each partition the row with the highest version. MostRecent: the table with the greatest sum of
+    versions. MostComplete: the table that most volumes have. With the last two, the volumes of members that
+    have another table must be left out by name.
+    """
+
+    MERGE = "Merge"
+    MOST_RECENT = "MostRecent"
+    MOST_COMPLETE = "MostComplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What is desired: the cluster's name, the UID of its volumes, and members that are given up."""
+
+    cluster: str
+    uid: str
+    policy: RecoveryPolicy = RecoveryPolicy.MERGE
+    accept_loss: frozenset[str] = frozenset()
+
+
+class RecoveryIncomplete(Refused):
+    """Why no table can be put together; says what to do. Nothing was changed."""
+
+    code_default = "RECOVERY_INCOMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume: its member's name, what it reported with its rows, and those rows."""
+
+    name: str
+    report: ExchangeReply
+    rows: Mapping[PartitionId, Partition]
+
+    @property
+    def version_sum(self) -> int:
+        return sum(row.version for row in self.rows.values())
+
+    @property
+    def accepting(self) -> frozenset[MemberIndex]:
+        """Return the members of rows that it accepted and that were not published."""
+        replicas = (member for row in self.report.accepted for member in row.replicas)
+        return frozenset(member for member in replicas if member is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTable:
+    """The rows and the members of the recovered table, the list versions of the volumes, and a summary."""
+
+    rows: Mapping[PartitionId, Partition]
+    members: Mapping[MemberIndex, Member]
+    list_versions: tuple[int, ...]
+    summary: str
+
+
+def volume_of(name: str, report: ExchangeReply) -> Volume | None:
+    """Return what a report says of a volume; None when it lacks the table that the volume holds."""
+    rows = {row.partition: Partition(row.version, tuple(row.replicas)) for row in report.rows}
+    if not rows:
+        empty = report.member_list_version <= 0 or report.members
+        return Volume(name, report, rows) if empty else None
+    versions = (rows[number].version if number in rows else 0 for number in range(max(rows) + 1))
+    return Volume(name, report, rows) if stamp_of(versions) == report.stamp else None
+
+
+def recovered_table(
+    volumes: Mapping[MemberIndex, Volume],
+    stored: Mapping[PartitionId, Partition],
+    partitions: int,
+    recovery: Recovery,
+) -> RecoveredTable:
+    """Return the table of a cluster from the volumes of its members, by index.
+
+    `stored` are rows that an interrupted attempt has stored. Raises RecoveryIncomplete with what is missing.
+    """
+    _check_identities(volumes.values())
+    _check_partitions(volumes.values(), partitions)
+    infos = _newest_members(volumes.values())
+    present = [volumes[info.index] for info in infos.values() if _is_present(volumes, info)]
+    _check_policy(present, recovery)
+    rows = _newest_rows(volumes.values(), stored)
+    if missing := [number for number in range(partitions) if number not in rows]:
+        raise RecoveryIncomplete(f"no volume knows {_partitions(missing)}: find the volumes that are missing")
+    named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
+    counted = named.union(*(volume.accepting for volume in volumes.values()))
+    counted |= {index for index, info in infos.items() if not info.lite}
+    _check_missing(volumes, infos, counted, recovery)
+    members = {
+        index: Member(index, info.name, info.uuid, "", info.lite and index not in named)
+        for index, info in sorted(infos.items())
+        if index in named or _is_present(volumes, info)
+    }
+    if unknown := named - members.keys():
+        listed = ", ".join(f"member {index}" for index in sorted(unknown))
+        raise RecoveryIncomplete(f"rows name {listed}, which no volume's member list has: find the volumes")
+    list_versions = tuple(volume.report.member_list_version for volume in volumes.values())
+    return RecoveredTable(rows, members, list_versions, _summary(volumes.values(), rows, recovery))
+
+
+def _check_identities(volumes: Iterable[Volume]) -> None:
+    known: dict[str, str] = {}
+    for volume in volumes:
+        other = known.setdefault(volume.report.uuid, volume.name)
+        if other != volume.name:
+            text = f"{other} and {volume.name} have one identity, {volume.report.uuid}"
+            raise RecoveryIncomplete(f"{text}: one volume is a copy of the other; leave one of them out")
+
+
+def _check_partitions(volumes: Iterable[Volume], partitions: int) -> None:
+    """Raise RecoveryIncomplete unless the volumes' tables have as many partitions as the spec."""
+    counts = {volume.name: max(volume.rows) + 1 for volume in volumes if volume.rows}
+    if not counts:
+        raise RecoveryIncomplete("no volume holds a partition table: these are not volumes of a used cluster")
+    for name, count in counts.items():
+        if count != partitions:
+            text = f"the table of {name} has {count} partitions, but spec.partitions is {partitions}"
+            raise RecoveryIncomplete(f"{text}: delete this TabletCluster and recover with {count}")
+
+
+def _check_policy(volumes: Iterable[Volume], recovery: Recovery) -> None:
+    """Raise RecoveryIncomplete when the policy takes one table and some volumes have another."""
+    if recovery.policy is RecoveryPolicy.MERGE:
+        return
+    groups = groups_of(volumes)
+    chosen = chosen_group(groups, recovery.policy)
+    others = [volume for group in groups if group is not chosen for volume in group]
+    if others:
+        raise RecoveryIncomplete(
+            f"{recovery.policy} takes the table of {_with_sums(chosen)} and leaves out {_with_sums(others)}; "
+            f"to go on without what only these hold: {_command(recovery, (each.name for each in others))}"
+        )
+
+
+def groups_of(volumes: Iterable[Volume]) -> list[list[Volume]]:
+    """Return the volumes that hold a table, those with equal tables together."""
+    groups: dict[int, list[Volume]] = {}
+    for volume in volumes:
+        if volume.rows:
+            groups.setdefault(volume.report.stamp, []).append(volume)
+    return list(groups.values())
+
+
+def chosen_group(groups: Iterable[list[Volume]], policy: RecoveryPolicy) -> list[Volume]:
+    """Return the group that MostRecent or MostComplete chooses; a tie is decided by the other rule."""
+
+    def rank(group: list[Volume]) -> tuple[int, int, str]:
+        recent, complete = group[0].version_sum, len(group)
+        first = min(volume.name for volume in group)
+        return (
+            (recent, complete, first) if policy is RecoveryPolicy.MOST_RECENT else (complete, recent, first)
+        )
+
+    return max(groups, key=rank)
+
+
+def _newest_rows(
+    volumes: Iterable[Volume], stored: Mapping[PartitionId, Partition]
+) -> dict[PartitionId, Partition]:
+    rows = dict(stored)
+    for volume in volumes:
+        for number, row in volume.rows.items():
+            try:
+                rows[number] = newer(number, rows.get(number, row), row)
+            except Corrupt as error:
+                text = f"{volume.name}: {error.text}, or choose one table with another policy"
+                raise RecoveryIncomplete(text) from error
+    return rows
+
+
+def _newest_members(volumes: Iterable[Volume]) -> dict[MemberIndex, MemberInfo]:
+    """Return the newest member list, and from older ones the members that it lacks and rows may name."""
+    infos: dict[MemberIndex, MemberInfo] = {}
+    named = frozenset[MemberIndex]().union(
+        *(row.members for volume in volumes for row in volume.rows.values()),
+    )
+    newest_first = sorted(volumes, key=lambda volume: -volume.report.member_list_version)
+    for position, volume in enumerate(newest_first):
+        for info in volume.report.members:
+            if position == 0 or (info.index in named and info.index not in infos):
+                infos[info.index] = info
+    return infos
+
+
+def _is_present(volumes: Mapping[MemberIndex, Volume], info: MemberInfo) -> bool:
+    volume = volumes.get(info.index)
+    return volume is not None and volume.report.uuid == info.uuid
+
+
+def _check_missing(
+    volumes: Mapping[MemberIndex, Volume],
+    infos: Mapping[MemberIndex, MemberInfo],
+    counted: Iterable[MemberIndex],
+    recovery: Recovery,
+) -> None:
+    """Raise RecoveryIncomplete when a volume that counts is missing and not given up."""
+    missing: dict[str, str] = {}
+    for index in counted:
+        info = infos.get(index)
+        if info is None or not _is_present(volumes, info):
+            name = f"member {index}" if info is None else info.name
+            missing[name] = "no claim" if index not in volumes else "the volume is that of another member"
+    if refused := sorted(missing.keys() - recovery.accept_loss):
+        listed = ", ".join(f"{name} ({missing[name]})" for name in refused)
+        raise RecoveryIncomplete(
+            f"volumes that may hold newer data are missing: {listed}; restore them, or accept that what only "
+            f"they hold is lost: {_command(recovery, refused)}"
+        )
+
+
+def _command(recovery: Recovery, names: Iterable[str]) -> str:
+    given_up = " ".join(f"--accept-loss {name}" for name in names)
+    return f"kubectl stele recover {recovery.cluster} --from-uid {recovery.uid} {given_up}"
+
+
+def _summary(volumes: Iterable[Volume], rows: Mapping[PartitionId, Partition], recovery: Recovery) -> str:
+    listed = [volume for volume in volumes if volume.rows]
+    differ = [n for n, row in rows.items() if any(v.rows.get(n, row) != row for v in listed)]
+    text = f"{recovery.policy} of {_with_sums(listed)}; the tables differ in {_partitions(differ)}"
+    return text + (f"; without {_listed(recovery.accept_loss)}" if recovery.accept_loss else "")
+
+
+def _with_sums(volumes: Iterable[Volume]) -> str:
+    return ", ".join(f"{each.name} (version sum {each.version_sum})" for each in volumes)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _partitions(numbers: list[PartitionId]) -> str:
+    if not numbers:
+        return "no partition"
+    more = f" and {len(numbers) - ROWS_SHOWN_MAX} more" if len(numbers) > ROWS_SHOWN_MAX else ""
+    return f"partition {', '.join(map(str, sorted(numbers)[:ROWS_SHOWN_MAX]))}{more}"
