@@ -100,6 +100,7 @@ class FakeWorld:
     broken: str = ""
     """Why pods made from now on cannot start."""
     seconds: Callable[[], float] = lambda: 0.0
+    restart_seconds: float = RESTART_SECONDS
     build: FormatRange = SPOKEN
     """What masters and volumes speak that begin from now on."""
 
@@ -184,7 +185,7 @@ class FakeWorld:
 
     async def restart_member(self, index: MemberIndex, pod_uid: str) -> None:
         """The pod goes at once; a test may look at the table just before."""
-        self.restarting[index] = self.seconds() + RESTART_SECONDS
+        self.restarting[index] = self.seconds() + self.restart_seconds
         pod = self.pods.get(index)
         if pod is not None and pod.uid == pod_uid:
             self.on_restart(index)
@@ -436,12 +437,19 @@ class Harness:
             await self.tick()
         raise AssertionError("it never came")
 
+    def updating(self) -> bool:
+        """A member is emptied or restarts, and all are there: what follows comes when its process does."""
+        absent = self.net.cut or any(not member.alive for member in self.world.volumes.values())
+        if absent or self.loop.state is None:
+            return False
+        return bool(self.world.restarting or self.loop.state.stops.since)
+
     async def until_quiet(self, ticks: int = 400, quiet: int = 8) -> int:
         """Tick until nothing happened for some time; fails when that does not come."""
         still = 0
         for count in range(ticks):
             busy = await self.tick(0.05 if still == 0 else 0.6)
-            still = 0 if busy else still + 1
+            still = 0 if busy or self.updating() else still + 1
             if still >= quiet:
                 self.check_data()
                 return count

@@ -103,8 +103,8 @@ SCENARIOS: dict[str, Scenario] = {
     "promotion of a lite member": Scenario(3, 1, 2, _lite(), None, _lite(2)),
     "emptying for a lite member": Scenario(3, 1, 2, _lite(0), Type.MOVE),
     "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
-    "rolling update": Scenario(3, 3, 2, _outdate),
-    "planned stop": Scenario(3, 3, 2, _stop),
+    "rolling update": Scenario(2, 1, 2, _outdate),
+    "planned stop": Scenario(3, 2, 2, _stop),
     "scale down": Scenario(3, 3, 2, _change_spec(members=2), Type.MOVE),
 }
 
@@ -112,6 +112,7 @@ SCENARIOS: dict[str, Scenario] = {
 async def prepared(scenario: Scenario) -> Harness:
     """The cluster just before the change, with a fresh master that has not looked at it yet."""
     harness = Harness(scenario.members, scenario.partitions, scenario.replicas, timing=TIMING)
+    harness.world.restart_seconds = TIMING.grace
     if scenario.forms:
         await harness.until_quiet(quiet=QUIET_TICKS)
     if scenario.before is not None:

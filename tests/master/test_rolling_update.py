@@ -35,11 +35,14 @@ def forbid_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeMember, "_OpenSession", refuse)
 
 
-@pytest.mark.parametrize(("members", "replicas"), [(3, 2), (3, 3), (4, 2), (2, 2)])
+@pytest.mark.parametrize("partitions", [12, 31])
+@pytest.mark.parametrize(("members", "replicas"), [(3, 2), (3, 3), (4, 2), (2, 2), (5, 3)])
 async def test_members_restart_one_after_the_other_without_a_copy(
-    members: int, replicas: int, monkeypatch: pytest.MonkeyPatch
+    members: int, replicas: int, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness = await formed(members, 12, replicas=replicas)
+    """31 partitions are no multiple of the members: a member may hold one more than its share."""
+    harness = await formed(members - 1, partitions, replicas=min(replicas, members - 1))
+    await harness.apply(members=members, replicas=replicas)
     forbid_copies(monkeypatch)
     watch_restarts(harness)
     harness.world.outdate()
@@ -47,6 +50,9 @@ async def test_members_restart_one_after_the_other_without_a_copy(
     assert harness.world.restarts == sorted(range(members), reverse=True)
     assert not outdated(harness)
     assert not harness.world.restarting
+    plans = [event.message for event in harness.world.events if event.reason == "RebalanceStarted"]
+    assert not [text for text in plans if "expected back" in text], "nothing is made in place of a member"
+    assert not [event for event in harness.world.events if event.reason == "RebalanceIncomplete"]
     harness.check_balanced(members, replicas)
 
 

@@ -110,7 +110,8 @@ class PlannedStops:
     """Members that stop for a while on purpose; written by the room `restarts`.
 
     `since` has the members that are emptied, and since when. Those in `emptied` own nothing that another
-    member could own, and nothing is planned for them; nothing more is moved off those in `may_stop`.
+    member could own, and nothing is planned for them; nothing more is moved off those in `may_stop`. The rows
+    that a member left as a backup are in `left` until it is back: they wait for it.
     `updating` is the member that the rolling update restarts next, `update_waits` says why no other one
     follows, `update_problem` why a restarted member does not come back; empty when there is no reason.
     """
@@ -118,6 +119,7 @@ class PlannedStops:
     since: dict[MemberIndex, float] = field(default_factory=dict)
     emptied: frozenset[MemberIndex] = frozenset()
     may_stop: frozenset[MemberIndex] = frozenset()
+    left: dict[MemberIndex, set[PartitionId]] = field(default_factory=dict)
     updating: MemberIndex | None = None
     update_waits: str = ""
     update_problem: str = ""

@@ -134,8 +134,11 @@ def make_plan(state: State, observation: Observation) -> None:
     plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, now
     paused = set() if changed else plans.retries.paused(now)
     plans.retries.note_planned(paused)
-    expected, leave_out = _expected(state), plans.stopped | paused
+    expected, leave_out = _expected(state, observation.desired.replicas, members), plans.stopped | paused
     plan, copies = _planned(state, expected, members, desired.replicas, requests, leave_out=leave_out)
+    if (state.stops.since or state.stops.left) and not any(member.leaving for member in members):
+        # A member is back in a moment: what would only balance the others until then is not worth a copy.
+        plan = _without(plan, _waiting(state, plan))
     situation = _situation(members, desired.replicas, copies)
     if first:
         _remember(state, observation.requests, situation)
@@ -206,13 +209,21 @@ def _nothing_left(state: State, plan: Plan, members: tuple[DataMember, ...]) -> 
     return not (plan.migrations or pending or any(member.away for member in members))
 
 
-def _expected(state: State) -> PartitionTable:
-    """Return the table after all running operations have succeeded and staged rows are stored."""
+def _expected(state: State, replicas: int, members: Iterable[DataMember]) -> PartitionTable:
+    """Return the table after all running operations have succeeded and staged rows are stored.
+
+    A member that left rows to stop for a while is still in them, so that they wait for it.
+    """
     rows = list(state.table.partitions)
     for number, operation in state.operations.migrations.items():
         rows[number] = Partition(operation.version, operation.result)
     for number, row in state.table.staged.items():
         rows[number] = row
+    for index in [member.index for member in members if member.away]:
+        for number in state.stops.left.get(index, ()):
+            row = rows[number]
+            if index not in row.members and 0 < len(row.members) < replicas:
+                rows[number] = Partition(row.version, (*row.replicas, index))
     return PartitionTable(tuple(rows), state.table.members)
 
 

@@ -28,6 +28,8 @@ def empty_stopping(state: State, observation: Observation) -> None:
     _announce(state, stopping - stops.since.keys())
     for index in stops.since.keys() - stopping:
         release(state, _reason(index))
+    gone = unusable(state, observation.desired, observation.now)
+    stops.left = {index: rows for index, rows in stops.left.items() if index in stopping | gone}
     stops.since = {index: stops.since.get(index, observation.now) for index in sorted(stopping)}
     if not observation.desired.may_start:
         stops.emptied, stops.may_stop = frozenset(), stopping
@@ -67,9 +69,14 @@ def _stopping(state: State, observation: Observation) -> frozenset[MemberIndex]:
 
 def _stops_soon(state: State, index: MemberIndex) -> bool:
     liveness = state.membership.liveness[index]
-    shown = liveness.member_object
-    terminating = shown is not None and shown.pod is not None and shown.pod.terminating
-    return terminating or (liveness.report is not None and liveness.report.stopping)
+    shown, report = liveness.member_object, liveness.report
+    if shown is None or report is None:
+        return False
+    terminating = shown.pod is not None and shown.pod.terminating
+    if report.stopping or terminating or shown.restart_until_seconds is None:
+        return report.stopping or terminating
+    # The process that answered last may be one that ended a moment ago.
+    return report.pod_uid not in ("", "" if shown.pod is None else shown.pod.uid)
 
 
 def _roll_back(state: State, members: frozenset[MemberIndex], now: float) -> None:
@@ -92,6 +99,7 @@ def _leave_rows(state: State, index: MemberIndex) -> bool:
             state.rebalance.drop(number)
             slots = trimmed(None if member == index else member for member in rows[number].replicas)
             state.table.stage(number, Partition(state.table.next_version(number), slots))
+            state.stops.left.setdefault(index, set()).add(number)
     return bool(left)
 
 
