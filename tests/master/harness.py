@@ -9,7 +9,7 @@ from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, RebalanceProgress, State
-from stele.core.formats import SPOKEN, FormatRange
+from stele.core.formats import SPOKEN, UNSTATED, FormatRange
 from stele.core.table.ids import MemberIndex
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
@@ -502,5 +502,17 @@ class Harness:
 async def formed(members: int = 3, partitions: int = 12, **desired: object) -> Harness:
     """A cluster that is at rest, with some writes."""
     harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
+    await harness.until_quiet()
+    return harness
+
+
+async def of_the_format_before(members: int = 3, partitions: int = 8, **desired: object) -> Harness:
+    """A cluster that operator and members of the format before have formed; the operator is upgraded."""
+    harness = Harness(members=members, partitions=partitions, **desired)  # type: ignore[arg-type]
+    harness.world.build = UNSTATED
+    harness.start_master()
+    await harness.until_quiet()
+    harness.world.build = SPOKEN
+    await harness.restart()
     await harness.until_quiet()
     return harness

@@ -2,21 +2,9 @@
 
 from stele.core.formats import FIRST, SPOKEN, UNSTATED, FormatRange
 from stele.core.placement.migration import Type
-from tests.master.harness import Harness
+from tests.master.harness import Harness, of_the_format_before
 
 NEXT = FormatRange(SPOKEN.most, SPOKEN.most + 1)
-
-
-async def of_the_format_before() -> Harness:
-    """A cluster that operator and members of the format before have formed; the operator is upgraded."""
-    harness = Harness()
-    harness.world.build = UNSTATED
-    harness.start_master()
-    await harness.until_quiet()
-    assert harness.head().features == FIRST
-    harness.world.build = SPOKEN
-    await harness.restart()
-    return harness
 
 
 def upgrade(harness: Harness, *indexes: int) -> None:
@@ -40,6 +28,7 @@ async def test_a_new_cluster_has_the_highest_format_of_its_operator() -> None:
 
 async def test_the_features_rise_when_the_last_member_speaks_them() -> None:
     harness = await of_the_format_before()
+    assert harness.head().features == FIRST
     upgrade(harness, 0, 1)
     await harness.until_quiet()
     assert harness.head().features == FIRST
@@ -55,6 +44,7 @@ async def test_a_member_that_is_silent_since_the_master_took_over_keeps_the_feat
     harness = await of_the_format_before()
     upgrade(harness, 0, 1)
     harness.kill(2)
+    await harness.restart()
     await harness.until_quiet()
     assert harness.head().features == FIRST
     harness.world.volumes[2].formats = SPOKEN

@@ -10,11 +10,8 @@ from stele.core.control.requests import NamedHandover
 from stele.core.control.state import Observation
 from stele.core.formats import FIRST, SWAPS, FormatRange
 from stele.core.placement.migration import Type
-from stele.master import loop
-from stele.master.loop import fresh_head
-from tests.fakes import members as fakes
 from tests.fakes.members import FakeMember
-from tests.master.harness import Harness, formed
+from tests.master.harness import Harness, formed, of_the_format_before
 
 PARTITIONS = 24
 
@@ -263,13 +260,9 @@ async def test_a_hand_over_of_a_member_that_was_removed_is_done() -> None:
 # -- builds that do not know SWAPs
 
 
-async def test_nothing_is_swapped_until_all_members_know_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_swapped_until_all_members_know_swaps() -> None:
     """Neither by a hand-over nor by a plan, and nothing waits for it, or the features would never rise."""
-    monkeypatch.setattr(fakes, "SPOKEN", FormatRange(FIRST, FIRST))
-    monkeypatch.setattr(
-        loop, "fresh_head", lambda partitions, replicas, _: fresh_head(partitions, replicas, FIRST)
-    )
-    harness = await formed(2, partitions=4, replicas=2)
+    harness = await of_the_format_before(2, partitions=4, replicas=2)
     assert harness.state.operations.change.features < SWAPS
     demote(harness.state, "a test", 0)
     await harness.until_quiet()
