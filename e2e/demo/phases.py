@@ -14,6 +14,7 @@ from e2e.demo.errors import DemoError
 from e2e.demo.kube import GROUP, Api, kubectl
 from e2e.demo.progress import Board, Snapshot
 from e2e.demo.settings import (
+    DRAIN_SECONDS_MAX,
     KILL_POLL_SECONDS,
     OPERATOR_NAMESPACE,
     POLL_SECONDS,
@@ -68,6 +69,7 @@ class Phases:
             PhaseName.SCALE_UP: self._scale_up,
             PhaseName.KILL_MEMBER: self._kill_member,
             PhaseName.ROLLING_UPDATE: self._rolling_update,
+            PhaseName.DRAIN_NODES: self._drain_nodes,
             PhaseName.SCALE_DOWN: self._scale_down,
         }
         results: list[PhaseResult] = []
@@ -134,6 +136,18 @@ class Phases:
                 raise DemoError(f"{left} members did not restart: {conditions_text(cluster)}")
             await asyncio.sleep(POLL_SECONDS)
         await self._wait_until_safe(self._members_now())
+
+    async def _drain_nodes(self) -> None:
+        """Empty each worker of everything, the operator too, and give it back; volumes stay on their node."""
+        for node in sorted({each["spec"]["nodeName"] for each in await self._member_pods()}):
+            options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={DRAIN_SECONDS_MAX}s")
+            try:
+                await kubectl(self._env, "drain", node, *options, seconds_max=DRAIN_SECONDS_MAX + 30)
+                self._event(f"kubectl drain {node}")
+            finally:
+                await kubectl(self._env, "uncordon", node)
+            self._event(f"kubectl uncordon {node}")
+            await self._wait_until_safe(self._members_now())
 
     async def _member_pods(self) -> list[dict[str, Any]]:
         pods = await self._pods()

@@ -15,7 +15,7 @@ from e2e.demo.loader import Load
 from e2e.demo.measure import KINDS
 from e2e.demo.phases import PhaseResult
 from e2e.demo.progress import size
-from e2e.demo.settings import PhaseName
+from e2e.demo.settings import COPY_NOTHING, PhaseName
 from e2e.demo.state import Moves
 from e2e.demo.verify import Verification
 
@@ -71,10 +71,10 @@ class Result:
         return missed
 
     def _update_problems(self) -> list[str]:
-        """A rolling update copies nothing, and no client notices it."""
+        """Planned stops copy nothing, and no client notices them."""
         found = []
         for phase in self.phases:
-            if phase.name is not PhaseName.ROLLING_UPDATE:
+            if phase.name not in COPY_NOTHING:
                 continue
             if phase.moves.bytes_copied:
                 found.append(f"The {phase.name} copied {phase.moves.bytes_copied} bytes; it needs no copy.")

@@ -28,6 +28,7 @@ READY_SECONDS_MAX = 300.0
 SAFE_HELD_SECONDS = 1.0
 RESTART_SECONDS_MAX = 180.0
 ROLL_SECONDS_MAX = 600.0
+DRAIN_SECONDS_MAX = 180
 RESTARTED_AT = "stele.dev/restartedAt"
 POLL_SECONDS = 0.25
 # All moves of the scale-down may be over in five seconds.
@@ -41,10 +42,13 @@ class PhaseName(StrEnum):
     SCALE_UP = "scale-up"
     KILL_MEMBER = "kill-member"
     ROLLING_UPDATE = "rolling-update"
+    DRAIN_NODES = "drain-nodes"
     SCALE_DOWN = "scale-down"
 
 
-ALL_PHASES = tuple(PhaseName)
+# Nodes are drained only where each member has a node of its own.
+ALL_PHASES = tuple(each for each in PhaseName if each is not PhaseName.DRAIN_NODES)
+COPY_NOTHING = (PhaseName.ROLLING_UPDATE, PhaseName.DRAIN_NODES)
 SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER, PhaseName.ROLLING_UPDATE)
 
 

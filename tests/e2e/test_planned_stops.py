@@ -1,0 +1,17 @@
+"""Members restart and nodes are drained on the real cluster: no request fails, nothing is copied."""
+
+from pathlib import Path
+
+import pytest
+
+from e2e.demo.settings import PhaseName
+from e2e.scenarios import planned_stops
+from tests.e2e.test_smoke import records_without_apt
+
+
+@pytest.mark.cluster
+def test_no_request_fails_while_members_restart_and_nodes_are_drained(tmp_path: Path) -> None:
+    result = planned_stops.run(records_without_apt(tmp_path))
+    assert result.problems() == []
+    assert [phase.name for phase in result.phases][1:] == [PhaseName.ROLLING_UPDATE, PhaseName.DRAIN_NODES]
+    assert sum(phase.moves.bytes_copied for phase in result.phases) == 0
