@@ -193,7 +193,8 @@ async def recovered(fuse: Fuse) -> Harness:
     want(harness)
     harness.start_master(fuse)
     try:
-        await harness.ticks(60, 0.3)
+        await harness.until(lambda: harness.loop.state is not None and harness.state.recovered)
+        await harness.ticks(3)
     except (Crash, SteleError):
         await harness.loop.close()
         harness.start_master()

@@ -1,0 +1,147 @@
+"""Against a real API server, with real members: a cluster is deleted and recovered from its volumes."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stele.adapters.kubernetes.api import (
+    BUDGETS,
+    CLAIMS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    EVENTS,
+    MEMBERS,
+    PODS,
+    REVISIONS,
+    SERVICES,
+    Api,
+)
+from stele.errors import BadInput
+from tests.operator.real_kubelet import RealKubelet
+from tests.operator.test_operator import Operator, Stage, with_processes
+from tests.operator.test_operator_loss import KEYS, client_of, condition, until_condition
+
+pytestmark = pytest.mark.control_plane
+
+OWNED = (MEMBERS, PODS, CONFIG_MAPS, SERVICES, BUDGETS, REVISIONS)
+
+
+async def delete_by_mistake(stage: Stage) -> str:
+    """Delete the TabletCluster, and as the garbage collector does, all that it owns. Return its UID."""
+    uid: str = (await stage.cluster())["metadata"]["uid"]
+    await stage.api.delete(CLUSTERS, stage.namespace, "demo", uid)
+    for kind in OWNED:
+        for each in await stage.api.list(kind, stage.namespace, "stele.dev/cluster=demo"):
+            meta = each["metadata"]
+            await stage.api.delete(kind, stage.namespace, meta["name"], meta["uid"])
+
+    for _ in range(300):
+        if not await stage.api.list(PODS, stage.namespace, "stele.dev/component=member"):
+            break
+        await asyncio.sleep(0.1)
+    return uid
+
+
+async def specs_are_copied(stage: Stage) -> bool:
+    claims = await stage.api.list(CLAIMS, stage.namespace)
+    return all("stele.dev/cluster-spec" in each["metadata"]["annotations"] for each in claims)
+
+
+async def write(kubelet: RealKubelet, name: str, value: bytes) -> None:
+    async with client_of(kubelet, name) as client:
+        for key in KEYS:
+            await client.set(key, value)
+
+
+async def read(kubelet: RealKubelet, name: str) -> set[bytes | None]:
+    async with client_of(kubelet, name) as client:
+        return {await client.get(key) for key in KEYS}
+
+
+async def test_a_deleted_cluster_comes_back_with_its_data(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        await write(kubelet, "demo-0", b"kept")
+        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
+        uid = await delete_by_mistake(stage)
+        claims = {each["metadata"]["uid"] for each in await api.list(CLAIMS, namespace)}
+
+        shown = await stage.stele("recover", "demo", "--from-uid", uid, "--dry-run")
+        assert all(f"demo-{index}" in shown for index in range(3))
+        assert await api.find(CLUSTERS, namespace, "demo") is None
+        assert "demo is created" in await stage.stele("recover", "demo", "--from-uid", uid)
+
+        await stage.until_converged(3)
+        assert await read(kubelet, "demo-2") == {b"kept"}
+        found = await stage.cluster()
+        assert found["metadata"]["uid"] != uid
+        assert found["spec"]["partitions"] == 31
+        assert {each["metadata"]["uid"] for each in await api.list(CLAIMS, namespace)} == claims
+        reasons = {each["reason"] for each in await api.list(EVENTS, namespace)}
+        assert "TableRecovered" in reasons
+        await write(kubelet, "demo-1", b"more")
+
+        # It happens again: the volumes still have the UID of the first.
+        await delete_by_mistake(stage)
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        await stage.until_converged(3)
+        assert await read(kubelet, "demo-0") == {b"more"}
+
+
+async def test_a_missing_volume_has_to_be_given_up_by_name(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
+) -> None:
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        await write(kubelet, "demo-0", b"kept")
+        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
+        uid = await delete_by_mistake(stage)
+        claim = await api.get(CLAIMS, namespace, "demo-1")
+        claim["metadata"]["finalizers"] = []
+        await api.replace(CLAIMS, namespace, claim)
+        await api.delete(CLAIMS, namespace, "demo-1", claim["metadata"]["uid"])
+        shutil.rmtree(tmp_path / "demo-1")
+
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        await until_condition(stage, "Stalled", "True", "RecoveryIncomplete")
+        message = next(
+            each["message"]
+            for each in (await stage.cluster())["status"]["conditions"]
+            if each["type"] == "Stalled"
+        )
+        assert "demo-1 (no claim)" in message
+        assert (await stage.cluster())["status"]["versionSum"] == 0
+
+        await stage.stele("recover", "demo", "--from-uid", uid, "--accept-loss", "demo-1")
+        await stage.until_converged(3)
+        assert await condition(stage, "DataLoss") == ("False", "AsDesired")
+        assert await read(kubelet, "demo-0") == {b"kept"}
+
+
+async def test_what_a_cluster_began_with_cannot_change(api: Api, namespace: str) -> None:
+    uid = "6f0e0d0c-0000-4000-8000-000000000000"
+    body = {
+        "apiVersion": "stele.dev/v1alpha1",
+        "kind": "TabletCluster",
+        "metadata": {"name": "demo"},
+        "spec": {"members": 1, "storage": {"size": "1Gi"}, "bootstrap": {"volumes": {"clusterUID": "demo"}}},
+    }
+    with pytest.raises(BadInput, match="clusterUID must be a UID"):
+        await api.create(CLUSTERS, namespace, body)
+    body["spec"] = {"members": 1, "storage": {"size": "1Gi"}}
+    await api.create(CLUSTERS, namespace, body)
+    volumes = {"bootstrap": {"volumes": {"clusterUID": uid}}}
+    with pytest.raises(BadInput, match="bootstrap cannot be added or removed"):
+        await api.patch_spec(CLUSTERS, namespace, "demo", volumes)
+    other = {**body, "metadata": {"name": "other"}, "spec": {**body["spec"], **volumes}}  # type: ignore[dict-item]
+    await api.create(CLUSTERS, namespace, other)
+    changed = {"bootstrap": {"volumes": {"clusterUID": uid.replace("6", "7")}}}
+    with pytest.raises(BadInput, match="clusterUID cannot change"):
+        await api.patch_spec(CLUSTERS, namespace, "other", changed)
+    await api.patch_spec(
+        CLUSTERS, namespace, "other", {"bootstrap": {"volumes": {"acceptLoss": ["other-0"]}}}
+    )
