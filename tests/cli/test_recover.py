@@ -61,9 +61,9 @@ def volumes(*lost: str, policy: str = "Merge") -> dict[str, Any]:
     return {"bootstrap": {"volumes": {"clusterUID": UID, "policy": policy, "acceptLoss": list(lost)}}}
 
 
-def present(uid: str, **bootstrap: Any) -> TabletCluster:
+def present(uid: str, version_sum: int = 0, **bootstrap: Any) -> TabletCluster:
     stored = {"metadata": {"name": "demo", "uid": uid}, "spec": SPEC | bootstrap}
-    return TabletCluster.model_validate(stored)
+    return TabletCluster.model_validate(stored | {"status": {"versionSum": version_sum}})
 
 
 def test_it_creates_the_cluster_from_the_newest_copy_of_its_spec(run: Run, desk: Desk) -> None:
@@ -107,6 +107,13 @@ def test_a_cluster_that_exists_is_left_alone(
     assert ran.code == 1
     assert text in ran.err
     assert desk.written == []
+
+
+def test_a_recovered_cluster_loses_no_volume(run: Run, desk: Desk) -> None:
+    desk.present = [present("new", 31, **volumes())]
+    ran = run("recover", "demo", "--from-uid", UID, "--accept-loss", "demo-1")
+    assert (ran.code, desk.written) == (1, [])
+    assert "there is nothing to recover" in ran.err
 
 
 def test_without_a_copy_of_the_spec_a_file_has_to_give_it(run: Run, desk: Desk, tmp_path: Path) -> None:

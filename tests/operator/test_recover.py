@@ -145,3 +145,30 @@ async def test_what_a_cluster_began_with_cannot_change(api: Api, namespace: str)
     await api.patch_spec(
         CLUSTERS, namespace, "other", {"bootstrap": {"volumes": {"acceptLoss": ["other-0"]}}}
     )
+
+
+async def test_a_volume_that_cannot_be_used_is_left_out_and_kept(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
+) -> None:
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        await write(kubelet, "demo-0", b"kept")
+        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
+        uid = await delete_by_mistake(stage)
+        instance = tmp_path / "demo-1" / "instance"
+        instance.write_bytes(instance.read_bytes().replace(uid.encode(), b"x" * len(uid)))
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        await asyncio.sleep(5)
+        assert (await stage.cluster())["status"]["versionSum"] == 0, "demo-1 is waited for"
+
+        shown = await stage.stele("recover", "demo", "--from-uid", uid, "--accept-loss", "demo-1")
+        assert "demo-1 is left out" in shown
+        await until_condition(stage, "Stalled", "True", "ForeignVolume")
+        assert await read(kubelet, "demo-0") == {b"kept"}
+        claim = await api.get(CLAIMS, namespace, "demo-1")
+        assert claim["metadata"]["labels"]["stele.dev/cluster-uid"] == f"{uid}-left-out"
+        assert {row.members for row in (await stage.rows()).rows} <= {
+            frozenset({0, 2}),
+            frozenset({0}),
+            frozenset({2}),
+        }
