@@ -91,13 +91,13 @@ def _check_present(present: "TabletCluster", uid: str) -> None:
     name, bootstrap = present.metadata.name, present.spec.bootstrap
     if present.metadata.uid == uid:
         raise Refused(f"TabletCluster {name} has this UID: it was not deleted, and has its volumes")
-    if present.status.version_sum:
-        raise Refused(f"TabletCluster {name} has its partition table: there is nothing to recover")
     if bootstrap is None or bootstrap.volumes.cluster_uid != uid:
         raise Refused(
             f"TabletCluster {name} exists and does not take these volumes, and never will; delete it "
             f"first (kubectl delete tabletcluster {name}); its own volumes stay"
         )
+    if present.status.version_sum:
+        raise Refused(f"TabletCluster {name} has its partition table: there is nothing to recover")
 
 
 def _show(claims: "Sequence[Object]", left_out: "Sequence[Object]") -> None:

@@ -128,7 +128,16 @@ def test_a_member_that_only_an_accepted_row_names_is_missed() -> None:
     rows: Rows = ((1, (0, 1)), (1, (1, 0)))
     listed = infos(0, 1)
     known = (volume(0, rows, listed), volume(1, rows, listed, accepted=(Row(0, 2, (1, 3)),)))
-    assert "member 3 (no claim)" in refused(*known)
+    assert refused(*known) == "rows name member 3, which no volume's member list has: find the volumes"
+    older = volume(2, rows, infos(0, 1, 2, 3), version=1)
+    newer = (volume(0, rows, listed, version=2), volume(1, rows, listed, 2, (Row(0, 2, (1, 3)),)))
+    assert "demo-3 (no claim)" in refused(*newer, older)
+
+
+def test_an_accepted_row_that_was_overtaken_counts_no_more() -> None:
+    rows: Rows = ((3, (0, 1)), (1, (1, 0)))
+    late = volume(1, ((1, (0, 1)), (1, (1, 0))), infos(0, 1), accepted=(Row(0, 2, (1, 3)),))
+    assert recovered(volume(0, rows, infos(0, 1)), late).members.keys() == {0, 1}
 
 
 def test_lite_members_and_those_that_left_do_not_count() -> None:

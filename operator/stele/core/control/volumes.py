@@ -58,12 +58,6 @@ class Volume:
     def version_sum(self) -> int:
         return sum(row.version for row in self.rows.values())
 
-    @property
-    def accepting(self) -> frozenset[MemberIndex]:
-        """Return the members of rows that it accepted and that were not published."""
-        replicas = (member for row in self.report.accepted for member in row.replicas)
-        return frozenset(member for member in replicas if member is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTable:
@@ -97,24 +91,21 @@ def recovered_table(
     """
     _check_identities(volumes.values())
     _check_partitions(volumes.values(), partitions)
-    infos = _newest_members(volumes.values())
-    present = [volumes[info.index] for info in infos.values() if _is_present(volumes, info)]
-    _check_policy(present, recovery)
+    listed = _newest_list(volumes.values())
+    _check_policy([volumes[info.index] for info in listed.values() if _is_present(volumes, info)], recovery)
     rows = _newest_rows(volumes.values(), stored)
     if missing := [number for number in range(partitions) if number not in rows]:
         raise RecoveryIncomplete(f"no volume knows {_partitions(missing)}: find the volumes that are missing")
     named = frozenset[MemberIndex]().union(*(row.members for row in rows.values()))
-    counted = named.union(*(volume.accepting for volume in volumes.values()))
-    counted |= {index for index, info in infos.items() if not info.lite}
+    counted = named | _accepting(volumes.values(), rows)
+    counted |= {index for index, info in listed.items() if not info.lite}
+    infos = _with_older_lists(listed, counted, volumes.values())
     _check_missing(volumes, infos, counted, recovery)
     members = {
         index: Member(index, info.name, info.uuid, "", info.lite and index not in named)
         for index, info in sorted(infos.items())
         if index in named or _is_present(volumes, info)
     }
-    if unknown := named - members.keys():
-        listed = ", ".join(f"member {index}" for index in sorted(unknown))
-        raise RecoveryIncomplete(f"rows name {listed}, which no volume's member list has: find the volumes")
     list_versions = tuple(volume.report.member_list_version for volume in volumes.values())
     return RecoveredTable(rows, members, list_versions, _summary(volumes.values(), rows, recovery))
 
@@ -189,18 +180,31 @@ def _newest_rows(
     return rows
 
 
-def _newest_members(volumes: Iterable[Volume]) -> dict[MemberIndex, MemberInfo]:
-    """Return the newest member list, and from older ones the members that it lacks and rows may name."""
-    infos: dict[MemberIndex, MemberInfo] = {}
-    named = frozenset[MemberIndex]().union(
-        *(row.members for volume in volumes for row in volume.rows.values()),
-    )
-    newest_first = sorted(volumes, key=lambda volume: -volume.report.member_list_version)
-    for position, volume in enumerate(newest_first):
-        for info in volume.report.members:
-            if position == 0 or (info.index in named and info.index not in infos):
-                infos[info.index] = info
-    return infos
+def _newest_list(volumes: Iterable[Volume]) -> dict[MemberIndex, MemberInfo]:
+    newest = max(volumes, key=lambda volume: volume.report.member_list_version)
+    return {info.index: info for info in newest.report.members}
+
+
+def _accepting(volumes: Iterable[Volume], rows: Mapping[PartitionId, Partition]) -> frozenset[MemberIndex]:
+    """Return the members of rows that some member accepted and that are newer than any published one."""
+    accepted = (row for volume in volumes for row in volume.report.accepted)
+    newer_rows = (row for row in accepted if row.version > rows[row.partition].version)
+    return frozenset(member for row in newer_rows for member in row.replicas if member is not None)
+
+
+def _with_older_lists(
+    listed: Mapping[MemberIndex, MemberInfo], counted: Iterable[MemberIndex], volumes: Iterable[Volume]
+) -> dict[MemberIndex, MemberInfo]:
+    """Return the newest member list with the counted members that only older lists have.
+
+    Raises RecoveryIncomplete for one that no list has.
+    """
+    oldest_first = sorted(volumes, key=lambda volume: volume.report.member_list_version)
+    known = {info.index: info for volume in oldest_first for info in volume.report.members}
+    if unknown := sorted(set(counted) - known.keys()):
+        text = ", ".join(f"member {index}" for index in unknown)
+        raise RecoveryIncomplete(f"rows name {text}, which no volume's member list has: find the volumes")
+    return {**{index: known[index] for index in counted}, **listed}
 
 
 def _is_present(volumes: Mapping[MemberIndex, Volume], info: MemberInfo) -> bool:
@@ -215,12 +219,11 @@ def _check_missing(
     recovery: Recovery,
 ) -> None:
     """Raise RecoveryIncomplete when a volume that counts is missing and not given up."""
-    missing: dict[str, str] = {}
-    for index in counted:
-        info = infos.get(index)
-        if info is None or not _is_present(volumes, info):
-            name = f"member {index}" if info is None else info.name
-            missing[name] = "no claim" if index not in volumes else "the volume is that of another member"
+    missing = {
+        infos[index].name: "the volume is that of another member" if index in volumes else "no claim"
+        for index in counted
+        if not _is_present(volumes, infos[index])
+    }
     if refused := sorted(missing.keys() - recovery.accept_loss):
         listed = ", ".join(f"{name} ({missing[name]})" for name in refused)
         raise RecoveryIncomplete(
