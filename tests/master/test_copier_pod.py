@@ -49,6 +49,9 @@ class Api:
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         return self.pods[name]
 
+    async def list(self, kind: Kind, namespace: str, selector: str) -> list[Object]:
+        return []
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self.deletions.append(name)
         pod = self.pods.get(name)
