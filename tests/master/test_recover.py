@@ -7,6 +7,7 @@ from stele.core.control.volumes import Recovery, RecoveryPolicy
 from stele.errors import SteleError
 from tests.master.checks import check_state
 from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
+from tests.master.scenarios import SCENARIOS, Scenario, finish, heal, prepared
 
 UID = "cluster-uid"
 
@@ -213,6 +214,37 @@ async def test_an_interrupted_recovery_starts_again(how: str) -> None:
         assert not said(harness, "TableAssigned"), at
         check_state(harness)
         await harness.loop.close()
+
+
+async def deleted_in(scenario: Scenario, at: int) -> Harness | None:
+    """Delete the cluster when its master did that step of a change; None when there is no such step."""
+    harness = await prepared(scenario)
+    harness.start_master(Fuse(at, after=True))
+    try:
+        scenario.begin(harness)
+        await finish(harness)
+    except Crash:
+        await harness.loop.close()
+        delete_cluster(harness)
+        harness.world.drained, harness.world.lite = set(), set()
+        want(harness)
+        harness.start_master()
+        return harness
+    await harness.loop.close()
+    return None
+
+
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.forms])
+async def test_a_cluster_that_is_deleted_at_any_step_of_a_change_comes_back_whole(name: str) -> None:
+    at = 0
+    while (harness := await deleted_in(SCENARIOS[name], at := at + 1)) is not None:
+        try:
+            await heal(harness)
+            assert said(harness, "TableRecovered")
+        except AssertionError as error:
+            raise AssertionError(f"{name}, deleted after step {at}: {error}") from error
+        await harness.loop.close()
+    assert at > 1
 
 
 def test_a_reply_without_a_table_is_not_taken_for_an_empty_volume() -> None:
