@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS
+from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, Kind
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
-from stele.errors import BadInput
+from stele.errors import BadInput, Refused
 from stele.master.cache import Cache
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.revision import REVISION
@@ -18,6 +18,7 @@ from stele.master.settings import Settings
 from stele.model import TabletCluster
 from tests.fakes.objects import body
 
+STORAGE_CLASSES = Kind("storage.k8s.io/v1", "storageclasses", "StorageClass")
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings("member:1", "spark:1", (), "", "test")
 SPEC = {
@@ -108,7 +109,6 @@ CHANGES: Mapping[str, tuple[dict[str, Any], str]] = {
     "no security": ({"podTemplate": {"securityContext": {}}}, "Pod demo-{} (revision)"),
     "env": ({"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}}, "Pod demo-{} (TZ)"),
     "env of a Secret": ({"podTemplate": {"env": [SECRET_VARIABLE]}}, "Pod demo-{} (TOKEN)"),
-    "size": ({"storage": {"size": "2Gi"}}, "PersistentVolumeClaim demo-{} (1Gi of 2Gi)"),
 }
 
 
@@ -123,6 +123,59 @@ async def test_a_cluster_is_not_ready_while_its_pods_and_volumes_are_older_than_
     assert (status, reason, updated, generation) == ("False", "MembersOutdated", 0, 2)
     for index in (0, 1):
         assert text.format(index) in message
+
+
+async def bind(scene: Scene, capacity: str) -> None:
+    """Show claims as a storage driver does that made them volumes of this size."""
+    for index in (0, 1):
+        status = {"phase": "Bound", "capacity": {"storage": capacity}}
+        bound = await scene.api.patch_status(CLAIMS, scene.namespace, f"demo-{index}", status)
+        scene.cache.put(CLAIMS, bound)
+
+
+async def test_claims_grow_with_the_spec_and_members_are_outdated_until_volumes_have_grown(
+    place: tuple[Any, str],
+) -> None:
+    api, namespace = place
+    name = f"growing-{namespace}"
+    growing = {"provisioner": "example.com/none", "allowVolumeExpansion": True}
+    meta = {"apiVersion": STORAGE_CLASSES.api, "kind": STORAGE_CLASSES.kind, "metadata": {"name": name}}
+    await api.create(STORAGE_CLASSES, "", meta | growing)
+    scene = Scene(api, namespace)
+    await scene.begin(storage={"size": "1Gi", "storageClassName": name})
+    await bind(scene, "1Gi")
+    await scene.change(storage={"size": "2Gi", "storageClassName": name})
+    await scene.round()
+    status, reason, message, updated, _ = await scene.ready()
+    assert (status, reason, updated) == ("False", "MembersOutdated", 0)
+    assert "PersistentVolumeClaim demo-0 (1Gi of 2Gi)" in message
+    claim = await api.get(CLAIMS, namespace, "demo-1")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    await bind(scene, "2Gi")
+    await scene.round()
+    assert (await scene.ready())[1:4:2] == ("AsDesired", 2)
+
+
+async def test_a_volume_that_cannot_grow_stalls_the_cluster(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A size that was refused is not asked for again."""
+    replace = scene.api.replace
+    tried: list[str] = []
+
+    async def refusing(kind: Any, namespace: str, body: Any) -> Any:
+        if kind is not CLAIMS or body["spec"]["resources"]["requests"]["storage"] == "1Gi":
+            return await replace(kind, namespace, body)
+        tried.append(body["metadata"]["name"])
+        raise Refused("only dynamically provisioned pvc can be resized", "FORBIDDEN")
+
+    monkeypatch.setattr(scene.api, "replace", refusing)
+    await scene.change(storage={"size": "2Gi"})
+    for _ in range(3):
+        await scene.round()
+    status, reason, message, _, _ = await scene.ready()
+    assert (status, reason, tried) == ("False", "VolumeCannotGrow", ["demo-0", "demo-1"])
+    assert "volume claim demo-0 cannot grow: only dynamically provisioned pvc can be resized" in message
 
 
 @pytest.mark.parametrize("which", ["members", "copier"])

@@ -145,6 +145,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a name that is taken": (changed(taken=("Service demo",)), "Failed", "NameTaken"),
     "a missing volume": (state_of(miss_a_volume), "Failed", "RecoveryIncomplete"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
+    "a volume that cannot grow": (changed(cannot_grow={"demo-0": "no"}), "Failed", "VolumeCannotGrow"),
     "members are updated": (state_of(roll), "InProgress", "RollingUpdate"),
     "an update that fails": (state_of(fail_update), "Failed", "UpdateFailed"),
     "an old build": (state_of(lack_features), "Failed", "MembersIncompatible"),

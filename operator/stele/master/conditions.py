@@ -268,6 +268,10 @@ def _stuck(view: View) -> list[Problem]:
     if state.stops.update_problem:
         text = f"{state.stops.update_problem}; correct the spec, or: kubectl stele rollout undo {view.name}"
         return [Problem(Reason.UPDATE_FAILED, text)]
+    if view.cannot_grow:
+        name, text = min(view.cannot_grow.items())
+        remedy = "use a StorageClass with allowVolumeExpansion, or add members and drain this one"
+        return [Problem(Reason.VOLUME_CANNOT_GROW, f"volume claim {name} cannot grow: {text}; {remedy}")]
     if (lack := waiting_for_space(state)) is not None:
         return [Problem(Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}")]
     if state.rebalance.service_failures:

@@ -39,6 +39,7 @@ from stele.master.revision_history import RevisionHistory
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status
 from stele.master.view import View, partition_counts
+from stele.master.volumes import Volumes
 from stele.model import TabletCluster, TabletMember, Unreadable
 from stele.model.cluster import TabletClusterStatus
 from stele.model.common import quantity_bytes
@@ -69,6 +70,7 @@ class KubernetesClusterObjects:
         self._requests = RebalanceRequests()
         self._nodes = Nodes(api)
         self._revisions = RevisionHistory(api)
+        self._volumes = Volumes(api, cache)
         self._restarts = Restarts(api, cache, clock_at)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._zones: dict[str, tuple[str, ...]] = {}
@@ -264,6 +266,9 @@ class KubernetesClusterObjects:
         claim = await children.ensure(CLAIMS, manifests.claim(cluster, index), self.volumes_uid)
         if claim is not None:
             await children.replace(CLAIMS, claim, manifests.kept_claim(claim, cluster))
+            await self._volumes.grow(
+                children.find(CLAIMS, claim["metadata"]["name"], self.volumes_uid), cluster
+            )
         if has_ended(pod):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
 
@@ -379,6 +384,7 @@ class KubernetesClusterObjects:
             outdated,
             self._but_foreign(self._children.leaving()),
             self._children.refused(),
+            self._volumes.cannot_grow(self.cluster()),
             self._spark_problem(cluster),
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")

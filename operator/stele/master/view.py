@@ -43,6 +43,7 @@ class View:
     outdated: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    cannot_grow: Mapping[str, str] = field(default_factory=dict)
     spark_problem: str | None = None
 
     @property
@@ -105,8 +106,7 @@ class View:
             return self.state.stops.update_problem
         if self.state.stops.updating is not None:
             return f"{self.state.name_of(self.state.stops.updating)} is emptied, then restarted"
-        text = "raise the requests of such claims when their class lets volumes grow"
-        return self.state.stops.update_waits or text
+        return self.state.stops.update_waits or "the storage driver makes the volumes larger"
 
     @property
     def rolling(self) -> bool:

@@ -143,7 +143,7 @@ class Storage(Model):
             "spec.storage.size cannot shrink: volumes only grow; keep the size or raise it",
         ),
     )
-    """Size of the volume of each new member, such as 2Gi. Can grow but not shrink."""
+    """Size of the volume of each member, such as 2Gi. Can grow but not shrink."""
     storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
     """StorageClass of the volumes; the default class of the Kubernetes cluster when omitted.
 

@@ -72,6 +72,7 @@ class Reason(StrEnum):
     NO_SECRET_RIGHTS = "NoSecretRights"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
+    VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     ROLLING_UPDATE = "RollingUpdate"
     NO_PROGRESS = "NoProgress"
     NO_SPACE = "NoSpace"
