@@ -219,6 +219,9 @@ class Faults:
         left: list[str] = []
         for pod in await self.pods(f"{stage.CLUSTER_LABEL}={CLUSTER},stele.dev/component=member"):
             name = pod["metadata"]["name"]
+            if pod["metadata"].get("deletionTimestamp"):
+                # A member that was removed stops for some seconds.
+                continue
             words = ("exec", name, "-c", "member", "--", "find", "/data/staging", "/data/checkpoints")
             found = await self.kubectl(*words, "-mindepth", "1", "-maxdepth", "1")
             left += [f"{name}:{path}" for path in found.split()]
