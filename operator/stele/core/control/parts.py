@@ -9,6 +9,7 @@ from stele.core.control.operations.copy_session import Copied, Engine, SparkFail
 from stele.core.control.operations.registry import Operations
 from stele.core.control.progress import FINAL, RebalancePhase, RebalanceProgress
 from stele.core.control.retries import Retries
+from stele.core.control.volumes import Volume
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -23,7 +24,8 @@ class Failover:
     `shrinking` rows lose a failed member once a remaining one has reported; the value is since when they
     wait. `lost` rows have no live replica, `lost_since` says since when; `reset_partitions` were reset to
     empty. While the table is `recovering` from volumes, `incomplete` is why that is not possible yet, and
-    `used_epoch` the highest epoch of a volume; this leadership must have a higher one.
+    `used_epoch` the highest epoch of a volume; this leadership must have a higher one. `volumes` are what
+    members reported, and `refused` those, with the desired recovery, that `incomplete` is about.
     """
 
     fenced: set[PartitionId] = field(default_factory=set)
@@ -34,6 +36,8 @@ class Failover:
     recovering: bool = False
     incomplete: str = ""
     used_epoch: int = 0
+    volumes: dict[MemberIndex, Volume] = field(default_factory=dict)
+    refused: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,9 @@ def exchange_request(
         rows=rows,
         full=full,
         commands=commands,
-        want_tablets=not state.recovered and (member is not None or state.failover.recovering),
+        want_tablets=index not in state.failover.volumes
+        if state.failover.recovering
+        else member is not None and not state.recovered,
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
     )

@@ -54,6 +54,10 @@ class Volume:
     report: ExchangeReply
     rows: Mapping[PartitionId, Partition]
 
+    def is_same(self, report: ExchangeReply) -> bool:
+        """Return whether a later report, which may lack the rows, is of the same table."""
+        return _table_key(self.report) == _table_key(report)
+
     @property
     def version_sum(self) -> int:
         return sum(row.version for row in self.rows.values())
@@ -67,6 +71,10 @@ class RecoveredTable:
     members: Mapping[MemberIndex, Member]
     list_versions: tuple[int, ...]
     summary: str
+
+
+def _table_key(report: ExchangeReply) -> tuple[object, ...]:
+    return report.uuid, report.epoch, report.stamp, report.member_list_version, report.accepted
 
 
 def volume_of(name: str, report: ExchangeReply) -> Volume | None:

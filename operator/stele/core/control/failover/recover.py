@@ -31,6 +31,8 @@ def is_recovering(state: State, observation: Observation) -> bool:
     """Return whether the table is still to be put together from volumes."""
     blank = any(not row.version for row in state.table.partitions)
     state.failover.recovering = observation.desired.recovery is not None and blank
+    if not state.failover.recovering:
+        state.failover.volumes = {}
     return state.failover.recovering
 
 
@@ -61,13 +63,7 @@ def _volumes(state: State, observation: Observation, recovery: Recovery) -> dict
     if not observation.claims:
         text = f"no volume claim of cluster {recovery.cluster} has the label"
         raise RecoveryIncomplete(f"{text} stele.dev/cluster-uid={recovery.uid}: correct the UID or the name")
-    volumes: dict[MemberIndex, Volume] = {}
-    for index, name in observation.claims.items():
-        liveness = state.membership.liveness.get(index)
-        report = None if liveness is None else liveness.report
-        volume = None if report is None else volume_of(name, report)
-        if volume is not None:
-            volumes[index] = volume
+    volumes = state.failover.volumes = _known(state, observation)
     silent = sorted(name for index, name in observation.claims.items() if index not in volumes)
     if silent and observation.now - state.started_seconds > ANSWER_SECONDS:
         raise RecoveryIncomplete(
@@ -79,8 +75,26 @@ def _volumes(state: State, observation: Observation, recovery: Recovery) -> dict
     return None if silent or state.failover.used_epoch >= state.epoch else volumes
 
 
+def _known(state: State, observation: Observation) -> dict[MemberIndex, Volume]:
+    """Return what members reported. Rows are asked for once, and read once: they are many."""
+    volumes: dict[MemberIndex, Volume] = {}
+    for index, name in observation.claims.items():
+        liveness, before = state.membership.liveness.get(index), state.failover.volumes.get(index)
+        if liveness is None or liveness.report is None:
+            continue
+        same = before is not None and before.is_same(liveness.report)
+        volume = before if same else volume_of(name, liveness.report)
+        if volume is not None:
+            volumes[index] = volume
+    return volumes
+
+
 def _table(state: State, volumes: Mapping[MemberIndex, Volume], recovery: Recovery) -> RecoveredTable:
+    given = (recovery, *volumes.values())
+    if state.failover.incomplete and given == state.failover.refused:
+        raise RecoveryIncomplete(state.failover.incomplete)
     rows = {number: row for number, row in enumerate(state.table.partitions) if row.version}
+    state.failover.refused = given
     return recovered_table(volumes, rows, len(state.table.partitions), recovery)
 
 
