@@ -81,7 +81,7 @@ async def test_a_header_of_other_bytes_is_401_without_a_traceback(one: Cluster, 
 async def test_an_exchange_that_cannot_be_read_is_refused_with_the_reason(one: Cluster) -> None:
     member = one.members[0]
     request = m.ExchangeRequest(format=7, cluster=CLUSTER, epoch=9, recipient=member.uuid)
-    assert (await one.post(member, request)).code == "BAD_REQUEST"
+    assert (await one.post(member, request)).code == "UNKNOWN_FORMAT"
     await answer_of(member.host, member.ports[2], b"\x00\xff garbage\r\n\r\n")
     url = f"http://{member.host}:{member.ports[2]}/v1/exchange"
     for body, text in ((b"{", "truncated"), (b'{"format":1}', "cluster"), (b"\xff\xfe", "exchange")):
