@@ -418,7 +418,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     safe_before_it_is: (SWARM, 7, "Running only with all copies"),
     members_forgotten: (SWARM, 62, "safe, balanced and at rest in the end"),
     stamp_not_compared: ("damage", 28, "safe, balanced and at rest in the end"),
-    one_version_for_two_rows: ("leases", 79, "one row per version"),
+    one_version_for_two_rows: ("swaps", 7, "one row per version"),
     committed_entries_cut: (SWARM, 2, "what is committed stays"),
     what_ran_once_is_forgotten: (SWARM, 6, "linearizable per key"),
     promotion_without_a_fence: ("leases", 2, "linearizable per key"),
