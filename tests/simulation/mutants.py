@@ -428,7 +428,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     acknowledged_by_the_owner_alone: ("power", 16, "linearizable per key"),
     given_up_too_soon: (SWARM, 2, "never fewer copies"),
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
-    acknowledges_while_stopping: ("stops", 4, "linearizable per key"),
+    acknowledges_while_stopping: ("stops", 73, "linearizable per key"),
     a_new_pod_is_proof: ("stops", 53, "linearizable per key"),
     an_answer_disproves_nothing: ("stops", 2, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),

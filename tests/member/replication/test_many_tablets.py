@@ -35,7 +35,7 @@ def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
         anything,
         leases,
         links={},
-        answers=anything,
+        delayed_replies=anything,
         gate=anything,
         loop=cast(Any, loop),
         serving=anything,
