@@ -123,6 +123,11 @@ class StateChange:
         """Whether another state is desired, and not only higher features."""
         return self.pending and self.desired != self.state
 
+    @property
+    def forbids_copies(self) -> bool:
+        """Whether the desired state allows no migration: one that has not begun to copy does not begin."""
+        return self.changes_state and self.desired != ClusterState.ACTIVE
+
     def enter(self, to: Step, reason: str = "") -> None:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"change of state to {self.desired}", TRANSITIONS, self.step, to)

@@ -36,7 +36,13 @@ SERVICE_SECONDS = 120.0
 """Seconds without a held up hand-over after which a service is healthy: plans are retried more often."""
 
 NOT_ITS_FAULT = frozenset(
-    {ReasonCode.MEMBER_GONE, ReasonCode.MEMBER_RESTARTED, ReasonCode.MEMBER_STOPPING, ReasonCode.CANCELLED}
+    {
+        ReasonCode.CANCELLED,
+        ReasonCode.FORBIDDEN,
+        ReasonCode.MEMBER_GONE,
+        ReasonCode.MEMBER_RESTARTED,
+        ReasonCode.MEMBER_STOPPING,
+    }
 )
 """A migration that fails for one of these reasons is planned again at once."""
 
@@ -141,6 +147,9 @@ def follow(state: State, observation: Observation) -> None:
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
         operation.limit_freeze(observation.now)
+        if operation.step is Step.START and state.operations.change.forbids_copies:
+            text = f"the cluster is to be {state.operations.change.desired}"
+            operation.abort(Reason(ReasonCode.FORBIDDEN, text), observation.now)
         if not operation.session and observation.now - operation.progressed_seconds > STALL_SECONDS:
             reason = Reason(ReasonCode.STALLED, f"no progress in step {operation.step.value}")
             operation.abort(reason, observation.now)
