@@ -60,7 +60,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(handover.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(handover, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(handover, "POLL_SECONDS", 0.0)
     return made
 
 

@@ -57,7 +57,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Any:
     import asyncio
 
-    monkeypatch.setattr(rollout, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(rollout, "POLL_SECONDS", 0.001)
 
     def use(*clusters: TabletCluster, revisions: list[Revision] | None = None) -> Desk:
         made = Desk(*(clusters or (cluster(3, True),)), revisions=revisions)

@@ -44,6 +44,13 @@ async def delete_by_mistake(stage: Stage) -> str:
     return uid
 
 
+async def fill_and_delete(stage: Stage, kubelet: RealKubelet) -> str:
+    """Write `kept`, and delete the cluster by mistake once its spec is on each claim. Return its UID."""
+    await write(kubelet, "demo-0", b"kept")
+    await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
+    return await delete_by_mistake(stage)
+
+
 async def specs_are_copied(stage: Stage) -> bool:
     claims = await stage.api.list(CLAIMS, stage.namespace)
     return all("stele.dev/cluster-spec" in each["metadata"]["annotations"] for each in claims)
@@ -65,9 +72,7 @@ async def test_a_deleted_cluster_comes_back_with_its_data(
 ) -> None:
     kubelet = real_kubelet
     async with with_processes(api, namespace, operator, kubelet) as stage:
-        await write(kubelet, "demo-0", b"kept")
-        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
-        uid = await delete_by_mistake(stage)
+        uid = await fill_and_delete(stage, kubelet)
         claims = {each["metadata"]["uid"] for each in await api.list(CLAIMS, namespace)}
 
         shown = await stage.stele("recover", "demo", "--from-uid", uid, "--dry-run")
@@ -97,9 +102,7 @@ async def test_a_missing_volume_has_to_be_given_up_by_name(
 ) -> None:
     kubelet = real_kubelet
     async with with_processes(api, namespace, operator, kubelet) as stage:
-        await write(kubelet, "demo-0", b"kept")
-        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
-        uid = await delete_by_mistake(stage)
+        uid = await fill_and_delete(stage, kubelet)
         claim = await api.get(CLAIMS, namespace, "demo-1")
         claim["metadata"]["finalizers"] = []
         await api.replace(CLAIMS, namespace, claim)
@@ -152,9 +155,7 @@ async def test_a_volume_that_cannot_be_used_is_left_out_and_kept(
 ) -> None:
     kubelet = real_kubelet
     async with with_processes(api, namespace, operator, kubelet) as stage:
-        await write(kubelet, "demo-0", b"kept")
-        await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
-        uid = await delete_by_mistake(stage)
+        uid = await fill_and_delete(stage, kubelet)
         instance = tmp_path / "demo-1" / "instance"
         instance.write_bytes(instance.read_bytes().replace(uid.encode(), b"x" * len(uid)))
         await stage.stele("recover", "demo", "--from-uid", uid)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import Where, on_cluster
+from stele.cli.options import POLL_SECONDS, Where, on_cluster
 from stele.errors import BadInput, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 600.0
 """Seconds that --wait waits for the end of a hand-over."""
-LOOK_SECONDS = 1.0
-"""Seconds between two looks."""
 
 REFUSALS_SHOWN_MAX = 10
 """Reasons, and partitions of each, that are listed."""
@@ -137,7 +135,7 @@ async def _wait(console: "Console", name: str, member: str) -> str:
         if line != shown:
             print(line)
         shown = line
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     raise Unavailable(f"{name} is not done after {WAIT_SECONDS_MAX:g} s; see kubectl describe str {name}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Where
+from stele.cli.options import POLL_SECONDS, Where, on_cluster
 from stele.errors import BadInput, Refused
 from stele.model import TabletCluster
 from stele.model.conditions import ConditionType, Reason, find_condition, timestamp
@@ -15,9 +15,6 @@ from stele.model.rollout import RESTARTED_AT, Revision
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-
-LOOK_SECONDS = 1.0
-"""Seconds between two reads while `rollout status` waits."""
 
 app = typer.Typer(
     help="""Update members to their spec, one after the other.
@@ -35,7 +32,9 @@ ClusterArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="Name of
 
 
 @app.command()
+@on_cluster
 def status(
+    where: Where,
     name: ClusterArgument,
     *,
     watch: Annotated[
@@ -44,9 +43,6 @@ def status(
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait at most; 0 waits without a limit.")
     ] = 0.0,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show how many members are as the spec says, and wait for the others.
 
@@ -57,7 +53,7 @@ def status(
       kubectl stele rollout status demo -n stele
       kubectl stele rollout status demo --no-watch -n stele
     """
-    Where(namespace, context, kubeconfig).ask(lambda console: _follow(console, name, watch, timeout))
+    where.ask(lambda console: _follow(console, name, watch, timeout))
 
 
 async def _follow(console: "Console", name: str, watch: bool, timeout: float) -> None:
@@ -78,7 +74,7 @@ async def _follow(console: "Console", name: str, watch: bool, timeout: float) ->
             raise Refused(f"{name}: {stalled.message}", "UPDATE_FAILED")
         if loop.time() > deadline:
             raise Refused(f"{name} is not updated after {timeout:g} s: {text}", "TIMED_OUT")
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def is_done(cluster: TabletCluster) -> bool:
@@ -107,13 +103,8 @@ def _changes(name: str, spec: dict[str, Any], text: str, where: Where) -> None:
 
 
 @app.command()
-def pause(
-    name: ClusterArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def pause(where: Where, name: ClusterArgument) -> None:
     """Restart no further member; a restart that has begun is completed.
 
     \b
@@ -121,17 +112,12 @@ def pause(
       kubectl stele rollout pause demo -n stele
     """
     text = "no further member is restarted until: kubectl stele rollout resume"
-    _changes(name, {"updateStrategy": {"paused": True}}, text, Where(namespace, context, kubeconfig))
+    _changes(name, {"updateStrategy": {"paused": True}}, text, where)
 
 
 @app.command()
-def resume(
-    name: ClusterArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def resume(where: Where, name: ClusterArgument) -> None:
     """Continue a paused update.
 
     \b
@@ -139,17 +125,12 @@ def resume(
       kubectl stele rollout resume demo -n stele
     """
     text = "outdated members are restarted one after the other"
-    _changes(name, {"updateStrategy": {"paused": False}}, text, Where(namespace, context, kubeconfig))
+    _changes(name, {"updateStrategy": {"paused": False}}, text, where)
 
 
 @app.command()
-def restart(
-    name: ClusterArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def restart(where: Where, name: ClusterArgument) -> None:
     """Restart all members, one after the other.
 
     \b
@@ -157,27 +138,20 @@ def restart(
       kubectl stele rollout restart demo -n stele
     """
     at = timestamp(datetime.now(UTC))
-    Where(namespace, context, kubeconfig).ask(
-        lambda console: console.annotate_cluster(name, {RESTARTED_AT: at})
-    )
+    where.ask(lambda console: console.annotate_cluster(name, {RESTARTED_AT: at}))
     print(f"{name}: members are restarted one after the other")
 
 
 @app.command()
-def history(
-    name: ClusterArgument,
-    *,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
-) -> None:
+@on_cluster
+def history(where: Where, name: ClusterArgument) -> None:
     """List the specs of members that `undo` can restore, the present one last.
 
     \b
     Example:
       kubectl stele rollout history demo -n stele
     """
-    revisions = Where(namespace, context, kubeconfig).ask(lambda console: _revisions(console, name))
+    revisions = where.ask(lambda console: _revisions(console, name))
     rows = [
         [str(each.number), each.created, each.template.get("images", {}).get("member") or "-"]
         for each in revisions
@@ -186,16 +160,15 @@ def history(
 
 
 @app.command()
+@on_cluster
 def undo(
+    where: Where,
     name: ClusterArgument,
     *,
     to_revision: Annotated[
         int,
         typer.Option("--to-revision", min=0, help="Revision to restore; 0 is the one before the present."),
     ] = 0,
-    namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Set the members' image, resources and settings back to those of an earlier revision.
 
@@ -204,7 +177,7 @@ def undo(
       kubectl stele rollout undo demo -n stele
       kubectl stele rollout undo demo --to-revision 3 -n stele
     """
-    number = Where(namespace, context, kubeconfig).ask(lambda console: _undo(console, name, to_revision))
+    number = where.ask(lambda console: _undo(console, name, to_revision))
     print(f"{name}: the spec of members is that of revision {number} again")
 
 

@@ -56,7 +56,7 @@ class RevisionHistory:
     async def _write(
         self, cluster: TabletCluster, name: str, template: Object, number: int, kept: list[Object]
     ) -> None:
-        """Write the newest revision; one that returns is numbered anew."""
+        """Write the newest revision; one that returns gets a new number."""
         before = next((each for each in kept if each["metadata"]["name"] == name), None)
         if before is not None:
             await self._api.replace(

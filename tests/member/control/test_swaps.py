@@ -74,7 +74,7 @@ async def test_the_old_owner_stays_frozen_until_it_learns_the_row(tmp_path: Path
 
 
 @pytest.mark.parametrize("kills", [(0,), (1,), (0, 1)])
-async def test_whoever_restarts_after_the_agreement_the_row_can_be_stored(
+async def test_the_row_can_be_stored_after_a_restart_of_either_side(
     tmp_path: Path, kills: tuple[int, ...]
 ) -> None:
     async with cluster(tmp_path, 3) as made:

@@ -155,7 +155,7 @@ def make_plan(state: State, observation: Observation) -> None:
 
 
 def _lasting(key: tuple[Any, ...]) -> tuple[object, ...]:
-    """Return for which members and replicas users' requests about a plan hold, whoever owns something."""
+    """Return the members and replica counts for which users' requests about a plan are valid."""
     members, replicas, *_ = key
     return tuple(replace(member, demoted=False) for member in members), replicas
 
