@@ -117,6 +117,35 @@ async def test_members_are_restarted_as_the_strategy_says(
     assert not outdated(harness)
 
 
+async def test_nobody_is_restarted_while_migrations_are_paused() -> None:
+    """Nothing could be handed over."""
+    harness = await formed(3, 6, migration_paused=True)
+    watch_restarts(harness)
+    harness.world.outdate()
+    await harness.until_quiet(ticks=500)
+    assert not harness.world.restarts
+    assert harness.state.stops.update_waits.startswith("spec.migration.paused is true")
+    await harness.apply(migration_paused=False)
+    assert harness.world.restarts == [2, 1, 0]
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_the_member_that_is_emptied_stays_when_another_is_lost(replicas: int) -> None:
+    harness = await formed(4, 12, replicas=replicas)
+    watch_restarts(harness)
+    harness.world.outdate()
+    await harness.until(lambda: harness.state.stops.updating == 3)
+    harness.cut(1)
+    await harness.ticks(200)
+    assert not harness.world.restarts
+    assert harness.state.stops.update_waits == "demo-1 does not answer"
+    assert harness.held(3), "it has its copies again"
+    harness.net.cut.clear()
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == [3, 2, 1, 0]
+    harness.check_balanced(4, replicas)
+
+
 async def test_an_update_that_is_taken_back_empties_nobody() -> None:
     harness = await formed(3, 6)
     harness.world.outdate()

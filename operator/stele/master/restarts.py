@@ -1,6 +1,6 @@
 """Restarts of members' pods, noted at their TabletMember first, so that the next master continues them."""
 
-import time
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ class Restarts:
 
     async def begin(self, member: Object, pod_uid: str) -> None:
         """Note the restart, then delete the pod with this UID and no other."""
-        until = self._clock_at(time.monotonic()) + timedelta(seconds=RESTART_SECONDS)
+        until = self._clock_at(asyncio.get_running_loop().time()) + timedelta(seconds=RESTART_SECONDS)
         await self._annotate(member, until.isoformat(timespec="seconds"))
         meta = member["metadata"]
         await self._api.delete(PODS, meta["namespace"], meta["name"], pod_uid)

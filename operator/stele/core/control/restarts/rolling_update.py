@@ -53,10 +53,14 @@ def _next(
     restarting: list[MemberObject],
     gone: frozenset[MemberIndex],
 ) -> MemberIndex | None:
-    """Return the member to restart: the one that was chosen before, else the one with the highest index."""
+    """Return the member to restart: the one that was chosen before, else the one with the highest index.
+
+    The one that was chosen is let go when others fail meanwhile, which may need its copies.
+    """
     indexes = [each.index for each in outdated if each.index not in gone]
-    if state.stops.updating in indexes:
-        return state.stops.updating
+    updating = state.stops.updating
+    if updating in indexes and not gone and not _is_needed(state, observation, updating):
+        return updating
     others = [each.index for each in restarting if each.index not in indexes]
     if others:
         state.stops.update_waits = f"{state.names_of(others)} restarts"
@@ -80,6 +84,8 @@ def _waits(observation: Observation) -> str:
         return "the annotation stele.dev/paused is set"
     if not desired.migration_allowed:
         return f"the cluster state {desired.state} allows no migration"
+    if desired.migration_paused:
+        return "spec.migration.paused is true, or the cluster state is about to change"
     return ""
 
 
@@ -98,9 +104,19 @@ def _unsettled(state: State, observation: Observation, gone: frozenset[MemberInd
 
 def _lacking(state: State, observation: Observation) -> int:
     """Return how many partitions have fewer copies than the data members allow."""
-    holders = sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
-    full = max(1, min(observation.desired.replicas, holders))
+    full = _full(state, observation)
     return sum(rows for copies, rows in state.table.replica_index.copies.items() if copies < full)
+
+
+def _full(state: State, observation: Observation) -> int:
+    """Return how many copies the data members allow."""
+    holders = sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
+    return max(1, min(observation.desired.replicas, holders))
+
+
+def _is_needed(state: State, observation: Observation, member: MemberIndex) -> bool:
+    """Return whether the member has the only copy of a partition that should have several."""
+    return _full(state, observation) > 1 and bool(state.table.replica_index.sole[member])
 
 
 def _is_back(
