@@ -333,6 +333,11 @@ def test_the_protection_can_be_left_out(bare_control_plane: ControlPlane, off: s
     assert "ValidatingAdmissionPolicy" not in by_kind(render(bare_control_plane, "shop", off))
 
 
+def test_kubernetes_1_29_has_no_such_policy(bare_control_plane: ControlPlane) -> None:
+    rendered = helm(bare_control_plane, "template", CHART, "--kube-version=v1.29.0")
+    assert "ValidatingAdmissionPolicy" not in by_kind(rendered)
+
+
 def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
     control_plane.kubectl("label", "namespace", namespace, label)
