@@ -1,0 +1,290 @@
+"""What the pages name exists: commands, fields, values of the chart, Events, limits, names in code."""
+
+import ast
+import operator
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from stele.cli.main import app
+from stele.model import crd
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = {
+    "FailedMount",
+    "SyncConsistentHashFactory",
+    "dependsOn",
+    "mkdocs.yml",
+    "prepareReplicationOperation",
+    "tink",
+}
+"""Names in code font that belong to others, and no source mentions."""
+MIXED_CASE = {"tasksPerOwner"}
+"""Options of Spark's data source, which the code compares in lower case."""
+
+
+@cache
+def _files(*patterns: str) -> dict[str, str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    return {name: (ROOT / name).read_text() for name in listed if (ROOT / name).exists()}
+
+
+def _pages() -> dict[str, str]:
+    """Pages about what is, without records of decisions and the changelog."""
+    return _files("*.md", ":!CHANGELOG.md", ":!changelog.d", ":!docs/decisions")
+
+
+def _blocks() -> Iterator[tuple[str, str]]:
+    """Page and text of each block of code, by fence or by four spaces."""
+    for page, text in _pages().items():
+        for match in re.finditer(r"^( *)```\w*\n(.*?)^\1```$|(?:^ {4}[^\n]*\n)+", text, re.M | re.S):
+            yield page, match[2] or match[0]
+
+
+# Commands -------------------------------------------------------------------------------------------------
+
+
+def _refusal(command: Any, words: list[str]) -> str:
+    """Return why `kubectl stele` would not take these words; empty when it would."""
+    try:
+        context = command.make_context("stele", list(words), resilient_parsing=False)
+    except SystemExit:
+        return ""  # --help
+    except TyperException as error:
+        return f"{error}"
+    rest = [*getattr(context, "_protected_args", []), *context.args]
+    if not rest or not hasattr(command, "commands"):
+        return f"{rest} left over" if rest else ""
+    found = command.commands.get(rest[0])
+    return _refusal(found, rest[1:]) if found else f"no command {rest[0]}"
+
+
+def test_commands_of_kubectl_stele_are_taken() -> None:
+    lines = [
+        (page, match[1])
+        for page, block in _blocks()
+        for match in re.finditer(r"^ *\S*kubectl[- ]stele ([^|#;&\n>]+)", block, re.M)
+    ]
+    assert len(lines) > 20
+    refused = {(page, line): _refusal(get_command(app), shlex.split(line)) for page, line in lines}
+    assert {place: why for place, why in refused.items() if why} == {}
+
+
+def test_a_wrong_command_is_found() -> None:
+    command = get_command(app)
+    assert _refusal(command, ["rolout", "status"])
+    assert _refusal(command, ["rollout", "status"])
+    assert _refusal(command, ["drain", "demo-2", "--undone"])
+
+
+def test_targets_and_modules_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for page, text in _pages().items():
+        for name in re.findall(r"^(?:    |`)make ([a-z-]+)", text, re.M):
+            assert name in targets, f"{page}: make {name}"
+        for name in re.findall(r"python -m ((?:e2e|tests|docs|stele)[\w.]*)", text):
+            path = ROOT / ("operator" if name.startswith("stele") else "") / name.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: {name}"
+
+
+# Resources and the chart ----------------------------------------------------------------------------------
+
+
+SCHEMAS = {each.model.KIND: crd.schema_of(each.model) for each in crd.DEFINITIONS}
+
+
+def _unknown(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
+    """Fields of a manifest that the schema lacks, and those that it lacks and the schema requires."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _unknown(schema.get("items", {}), each, path)
+    if not isinstance(value, dict) or "properties" not in schema:
+        return
+    yield from (f"{path}.{name} is missing" for name in schema.get("required", []) if name not in value)
+    for name, inner in value.items():
+        if name in schema["properties"]:
+            yield from _unknown(schema["properties"][name], inner, f"{path}.{name}")
+        else:
+            yield f"{path}.{name} is unknown"
+
+
+def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    texts = [*_blocks(), *_files("examples/*.yaml").items()]
+    for place, text in texts:
+        for match in re.finditer(r"^ *apiVersion: stele\.dev.*?(?=^END|\Z)", text, re.M | re.S):
+            yield place, yaml.safe_load(match[0])
+
+
+def test_manifests_have_the_fields_of_their_kind() -> None:
+    manifests = list(_manifests())
+    assert len(manifests) >= 6
+    for place, found in manifests:
+        spec = SCHEMAS[found["kind"]]["properties"]["spec"]
+        assert list(_unknown(spec, found["spec"], "spec")) == [], place
+
+
+def test_a_wrong_manifest_is_found() -> None:
+    spec = SCHEMAS["TabletCluster"]["properties"]["spec"]
+    wrong = {"members": 3, "storage": {"sise": "2Gi"}}
+    assert list(_unknown(spec, wrong, "spec")) == [
+        "spec.storage.size is missing",
+        "spec.storage.sise is unknown",
+    ]
+
+
+def _has(schema: dict[str, Any], names: list[str]) -> bool:
+    """Whether the path leads to a field; below lists, maps and what Kubernetes defines anything does."""
+    if not names or "properties" not in schema:
+        return True
+    return names[0] in schema["properties"] and _has(schema["properties"][names[0]], names[1:])
+
+
+@pytest.mark.parametrize("part", ["spec", "status"])
+def test_fields_that_pages_name_exist(part: str) -> None:
+    unknown = [
+        f"{page}: {path}"
+        for page, text in _pages().items()
+        for path in re.findall(rf"`({part}(?:\.[a-z]\w*)+)", text)
+        if not any(_has(schema, path.split(".")) for schema in SCHEMAS.values())
+    ]
+    assert unknown == []
+
+
+def test_values_of_the_chart_that_pages_set_exist() -> None:
+    values = yaml.safe_load((ROOT / "charts/stele/values.yaml").read_text())
+    for page, text in _pages().items():
+        for path in re.findall(r"--set '?([A-Za-z.]+)=", text):
+            inner = values
+            for name in path.split("."):
+                assert name in inner, f"{page}: --set {path}"
+                inner = inner[name]
+
+
+# Events and metrics ---------------------------------------------------------------------------------------
+
+
+def _reasons(tree: ast.AST) -> Iterator[str]:
+    """Reasons of Events in the code: of `emit`, of complaints about a member, and of refused joins."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            at = {"emit": 0, "ClusterEvent": 0, "warn_about": 1, "_complain": 2}.get(name)
+            if at is not None:
+                yield from (each.value for each in ast.walk(node.args[at]) if isinstance(each, ast.Constant))
+        elif isinstance(node, ast.FunctionDef) and node.name == "_join_refusal":
+            for each in ast.walk(node):
+                if isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple):
+                    yield ast.literal_eval(each.value.elts[0])
+
+
+def test_the_list_of_events_is_complete() -> None:
+    sources = _files("operator/stele/core/control/*.py", "operator/stele/master/*.py")
+    reasons = {reason for text in sources.values() for reason in _reasons(ast.parse(text))}
+    section = (ROOT / "docs/operating/monitoring.md").read_text().partition("\n## Events\n")[2]
+    first_cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == reasons
+
+
+def test_labels_of_metrics_in_queries_have_values_that_exist() -> None:
+    reference = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = {name: line for line in reference.splitlines() for name in re.findall(r"`(stele_\w+)`", line)}
+    found = re.findall(r'(stele_\w+)\{(\w+)!?="(\w+)"', "".join(text for _, text in _blocks()))
+    assert found
+    for metric, label, value in found:
+        assert f"`{label}`" in rows[metric], f"{metric} has no label {label}"
+        assert label == "type" or f"`{value}`" in rows[metric], f"{metric}: {label}={value}"
+
+
+# Names and limits of the code -----------------------------------------------------------------------------
+
+
+def _sources() -> dict[str, str]:
+    return _files("*.py", "*.java", "*.yaml", "*.tpl", "*.toml", "Makefile", "images/*", "charts/*")
+
+
+def test_names_in_code_font_exist() -> None:
+    words = set(re.findall(r"\w+", "".join(_sources().values()))) | NOT_OURS | MIXED_CASE
+    words |= {f"{word}_total" for word in words if word.startswith("stele_")}
+    unknown = {
+        f"{page}: {name}"
+        for page, text in _pages().items()
+        for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", text)
+        if name not in NOT_OURS and not name.endswith(".py") and not set(name.split(".")) <= words
+    }
+    assert unknown == set()
+
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.LShift: operator.lshift,
+    ast.Pow: operator.pow,
+}
+
+
+def _number(node: ast.AST) -> float | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _number(node.left), _number(node.right)
+        if left is not None and right is not None:
+            return float(_OPERATORS[type(node.op)](left, right))
+    return None
+
+
+@cache
+def _constants() -> dict[str, set[float]]:
+    """Numbers by the names that modules give them."""
+    found: dict[str, set[float]] = {}
+    for text in _files("operator/stele/*.py").values():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                value = _number(node.value)
+                if value is not None:
+                    found.setdefault(node.targets[0].id, set()).add(value)
+    return found
+
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "Mi": 2**20, "ms": 0.001}
+
+
+def _numbers(cell: str) -> set[float]:
+    """Numbers in the text, by themselves and multiplied by their unit."""
+    found = re.findall(r"(\d[\d,]*(?:\.\d+)?)(?: (KiB|MiB|GiB|KB|MB|Mi|ms)\b)?", cell)
+    plain = [(float(number.replace(",", "")), unit) for number, unit in found]
+    return {number for number, _ in plain} | {number * _UNITS.get(unit, 1) for number, unit in plain}
+
+
+def _wrong_limits(text: str) -> Iterator[str]:
+    """Rows of tables with a limit in the first cell and numbers, but not its own, in the next."""
+    for line in text.splitlines():
+        cells = line.split(" | ")
+        if not line.startswith("| ") or len(cells) < 2:
+            continue
+        for name in re.findall(r"`(?:\w+\.)?([A-Z][A-Z0-9]*_[A-Z0-9_]+)`", cells[0]):
+            numbers = _numbers(cells[1])
+            if numbers and _constants().get(name, numbers).isdisjoint(numbers):
+                yield f"{name} is {_constants()[name]}: {cells[1]}"
+
+
+def test_limits_have_the_numbers_of_the_code() -> None:
+    wrong = {page: list(_wrong_limits(text)) for page, text in _pages().items()}
+    assert {page: rows for page, rows in wrong.items() if rows} == {}
+
+
+def test_a_wrong_limit_is_found() -> None:
+    row = "| log kept only for copies (`LOG_PINNED_BYTES_MAX`) | {} MiB | trimmed |"
+    assert list(_wrong_limits(row.format(256))) == []
+    assert list(_wrong_limits(row.format(255)))
