@@ -24,5 +24,6 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
 | `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
 | `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three; our cluster; clients |
+| `paced.py` | a member that joins under writes, with a bandwidth limit |
 | `quality.py` | judges any plan without our planner's help: replays it, counts copies, bound and spreads |
 """

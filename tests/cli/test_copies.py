@@ -8,7 +8,7 @@ import pytest
 
 from stele.adapters.kubernetes.api import NotFound
 from stele.adapters.kubernetes.console import Console
-from stele.cli.why import copied_lines
+from stele.cli.why import copied_lines, failing_lines
 from stele.core.control import commands as m
 from stele.model import TabletRebalance
 from tests.cli.conftest import Run
@@ -120,6 +120,15 @@ def test_why_tells_what_is_copied_by_whom_and_why() -> None:
         "demo-1-2 to demo-3: 500.0 kB of about 2.0 MB copied by Direct "
         "(Spark failed for this destination: NO_EXECUTORS: none could be placed), 1.5 MB/s; "
         "2 tasks, 1 retries, 1 failed sessions"
+    ]
+
+
+def test_why_says_which_copies_failed_and_how_often() -> None:
+    text = "COPY_FAILED: its log was gone; 3 copies of it have failed in a row"
+    refusals = [{"reason": "COPY_FAILED", "partition": 5, "message": text}]
+    over = plan("demo-1-1", refusals=refusals, finishedAt="2030-01-01T12:00:00Z")
+    assert list(failing_lines([over, plan("demo-1-2", refusals=refusals)])) == [
+        f"demo-1-2: partition 5: {text}"
     ]
 
 

@@ -79,6 +79,10 @@ class FakeMember:
         self.staged: dict[str, dict[int, list[int]]] = {}
         self.renewals: list[m.OpenSession] = []
         self.free_bytes = -1
+        self.written_bytes_per_second = 0
+        """To each tablet."""
+        self.log_reaches = True
+        """Whether what is written during a copy is still in the log when it is over."""
         self.frozen: dict[int, str] = {}
         self.news = DeltaLog[int, m.TabletReport](1 << 32)
         self.events = Events()
@@ -446,7 +450,7 @@ class FakeMember:
             theirs, mine = other.tablets.get(number), self.tablets[number]
             if theirs is None or theirs.state == "DELETED":
                 continue
-            if theirs.state == "COPYING":
+            if theirs.state == "COPYING" or not self.log_reaches:
                 learner.state = "NEEDS_COPY"
             elif learner.state in ("PROBING", "NEEDS_COPY"):
                 learner.state = "STREAMING"
@@ -454,16 +458,25 @@ class FakeMember:
                 theirs.data = sorted({*theirs.data, *mine.data})
                 learner.state = "IN_SYNC"
 
+    def _report_of(self, partition: int, tablet: "Tablet") -> m.TabletReport:
+        size, written = 100 * len(tablet.data), self.written_bytes_per_second
+        return m.TabletReport(
+            partition,
+            tablet.state,  # type: ignore[arg-type]
+            tablet.generation,
+            tablet.last,
+            tablet.last,
+            tablet.promised,
+            size,
+            written,
+        )
+
     def _reply(
         self, code: str, results: tuple[Result, ...] = (), *, want: bool = False, known: int = 0
     ) -> ExchangeReply:
         versions = [self.row(p).version for p in range(self.partitions)]
         self.news.update(
-            {
-                p: m.TabletReport(p, t.state, t.generation, t.last, t.last, t.promised, 100 * len(t.data))  # type: ignore[arg-type]
-                for p, t in self.tablets.items()
-                if t.generation
-            },
+            {p: self._report_of(p, t) for p, t in self.tablets.items() if t.generation},
             [p for p in range(self.partitions) if p not in self.tablets or not self.tablets[p].generation],
         )
         base, tablets, dropped = self.news.since(known)

@@ -116,6 +116,46 @@ async def test_a_little_space_is_used_by_a_few_copies_at_a_time() -> None:
     assert 1 <= most <= 2
 
 
+async def test_as_many_are_copied_at_once_as_the_log_lasts_for() -> None:
+    """Each copy takes a second when it is alone, and 10 bytes are written to it then."""
+    harness = await formed()
+    size = max(t.bytes for t in harness.state.membership.liveness[0].tablets.values())
+    for member in harness.world.volumes.values():
+        member.written_bytes_per_second = 10
+    harness.change_spec(members=4, bandwidth_per_member=size, log_space=60)
+    most = 0
+    for _ in range(400):
+        await harness.tick()
+        state = harness.state
+        most = max(most, sum(each.migration.copies for each in state.operations.migrations.values()))
+    assert 1 <= most <= 3, "each owner may keep 30 bytes, and each of four copies would take four seconds"
+    harness.check_balanced(4, 2)
+
+
+async def test_a_copy_that_cannot_end_says_so_and_what_helps() -> None:
+    harness = await formed(engine="Direct")
+    for member in harness.world.volumes.values():
+        member.written_bytes_per_second = 1000
+        member.log_reaches = False
+    harness.change_spec(members=4, bandwidth_per_member=1, log_space=1000)
+    for _ in range(2000):
+        await harness.tick()
+        if stalled(harness).reason == "CopyCannotEnd":
+            break
+    text = stalled(harness).message
+    assert "bytes are written to it while its" in text
+    assert "raise spec.migration.bandwidthPerMember or logSpacePerMember" in text
+    record = harness.state.rebalance.progress
+    assert record is not None
+    assert any("copies of it have failed in a row" in each.detail for each in record.failures.values())
+    for member in harness.world.volumes.values():
+        member.log_reaches = True
+    harness.change_spec(log_space=1 << 30)
+    await harness.until_quiet(ticks=4000)
+    harness.check_balanced(4, 2)
+    assert stalled(harness).status.value == "False"
+
+
 async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
     harness = await formed(engine="Direct")
     harness.change_spec(members=4)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from stele.core.control.commands import OpId, TabletReport
 from stele.core.control.failure_detector import Life
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.state import State
 from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.table import Partition, PartitionTable
+from stele.core.tablet.lifecycle import TabletState
 from stele.master import plan_status, status
 from stele.master.member_status import member_status
 from stele.master.view import View
@@ -86,6 +88,15 @@ def refuse_space(state: State) -> None:
     state.rebalance.progress.waiting = {0: Refusal("NO_SPACE", "demo-2 has 1 MiB free", 0)}
 
 
+def write_much(state: State) -> None:
+    plan(state)
+    state.rebalance.retries.note_failed(0, 90.0, copies=3)
+    report = TabletReport(
+        0, TabletState.READY, 1, OpId(), OpId(), 0, 1 << 40, written_bytes_per_second=1 << 40
+    )
+    state.membership.liveness[0].tablets[0] = report
+
+
 def fail_service(state: State) -> None:
     plan(state)
     state.rebalance.service_failures = {0: (1.0, "KeyError")}
@@ -156,6 +167,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
         "NoSecretRights",
     ),
     "no space": (state_of(refuse_space), "Failed", "NoSpace"),
+    "a copy that cannot end": (state_of(write_much), "Failed", "CopyCannotEnd"),
     "a service that fails": (state_of(fail_service), "Failed", "ServiceFailed"),
     "no progress": (state_of(migrate(0.0)), "Failed", "NoProgress"),
 }

@@ -13,7 +13,7 @@ from stele.core.control.commands import CopyItem
 from stele.errors import Corrupt, Unavailable
 from stele.transfer.client import copy
 from stele.transfer.client.copy import copy_tablets
-from stele.transfer.server import checkpoint
+from stele.transfer.server import stream_server
 from stele.wire.copy import blocks, fragments
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import SERVICE, TABLET_PREFIX_BYTES, tablet_prefix
@@ -133,7 +133,7 @@ async def test_without_fragments_a_tablet_is_one(volume, staging, tmp_path):
 
 
 async def test_a_large_keyspace_comes_in_pieces(volume, staging, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FRAGMENT_BYTES", 700)
+    monkeypatch.setattr(stream_server, "piece_bytes", lambda rate: 700)
     made = make_checkpoint(volume, "s-1", {7: (3, ENTRIES)})
     async with transfer(volume) as url:
         manifest = await copy_now(url, staging)

@@ -106,6 +106,7 @@ class View:
         yield f"planned: {counts}" if counts else "nothing is planned: the table is balanced"
         yield from refusal_lines(self.outcome, LISTED_MAX)
         yield from self._refused_before(None)
+        yield from failing_lines(self.rebalances)
         yield from copied_lines(self.rebalances)
         yield from self._obstacles()
 
@@ -205,6 +206,16 @@ class View:
     def _obstacles(self) -> Iterator[str]:
         if self.cluster_view.obstacles:
             yield f"migrations are blocked: {', '.join(self.cluster_view.obstacles)}"
+
+
+def failing_lines(rebalances: "Iterable[TabletRebalance]") -> Iterator[str]:
+    """Iterate what waits or failed in running plans, with the partition and the reason."""
+    for each in rebalances:
+        if each.status.finished_at is not None:
+            continue
+        refusals = [refusal for refusal in each.status.refusals if refusal.partition is not None]
+        for refusal in refusals[:LISTED_MAX]:
+            yield f"{each.metadata.name}: partition {refusal.partition}: {refusal.message}"
 
 
 def copied_lines(rebalances: "Iterable[TabletRebalance]") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The conditions of a TabletCluster. Pure."""
 
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
+from stele.core.control.rebalance.copy_waves import cannot_end
 from stele.core.control.state import State
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
 from stele.master.view import View
@@ -274,6 +275,8 @@ def _stuck(view: View) -> list[Problem]:
         return [Problem(Reason.VOLUME_CANNOT_GROW, f"volume claim {name} cannot grow: {text}; {remedy}")]
     if (lack := waiting_for_space(state)) is not None:
         return [Problem(Reason.NO_SPACE, f"partition {lack.partition} waits: {lack.detail}")]
+    if endless := cannot_end(state, view.desired):
+        return [Problem(Reason.COPY_CANNOT_END, endless)]
     if state.rebalance.service_failures:
         return [Problem(Reason.SERVICE_FAILED, _failing_services(state))]
     late = [

@@ -20,6 +20,7 @@ from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, State, UpdatePolicy
 from stele.core.control.volumes import Recovery
+from stele.core.copy.waves import LOG_SPACE_PERCENT, SNAPSHOT_SPACE_PERCENT
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
 from stele.errors import Stale
@@ -41,8 +42,8 @@ from stele.master.status_writer import patch_status
 from stele.master.view import View, partition_counts
 from stele.master.volumes import Volumes
 from stele.model import TabletCluster, TabletMember, Unreadable
-from stele.model.cluster import TabletClusterStatus
-from stele.model.common import quantity_bytes
+from stele.model.cluster import Storage, TabletClusterStatus
+from stele.model.common import Quantity, quantity_bytes
 from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken, belongs_to
 
 log = logging.getLogger(__name__)
@@ -447,11 +448,18 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         spark_idle_seconds=spec.spark.idle_seconds,
         fragments=spec.migration.fragments,
         bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
+        log_space=_space(spec.migration.log_space_per_member, spec.storage, LOG_SPACE_PERCENT),
+        snapshot_space=_space(spec.migration.snapshot_space_per_member, spec.storage, SNAPSHOT_SPACE_PERCENT),
         update=UpdatePolicy(
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),
         recovery=_recovery_of(cluster),
     )
+
+
+def _space(given: Quantity | None, storage: Storage, percent: int) -> int:
+    """Return the bytes given, or this share of a volume."""
+    return quantity_bytes(storage.size) * percent // 100 if given is None else quantity_bytes(given)
 
 
 def _recovery_of(cluster: TabletCluster) -> Recovery | None:

@@ -344,6 +344,7 @@ class ClusterLoop:
                 commands,
                 cluster=self._objects.volumes_uid,
                 replicas=observed.desired.replicas,
+                settings=observed.desired.member_settings,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
             if due or liveness.end_unconfirmed or request.rows or request.members or commands:

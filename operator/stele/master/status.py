@@ -11,7 +11,7 @@ from stele.master.conditions import cluster_conditions
 from stele.master.kstatus import Progress, Verdict, progress_conditions, with_conditions
 from stele.master.view import View
 from stele.model import TabletCluster, Unreadable
-from stele.model.cluster import ClusterPhase, MemberCounts, MigrationCounts, TabletClusterStatus
+from stele.model.cluster import ClusterPhase, CopySpace, MemberCounts, MigrationCounts, TabletClusterStatus
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
 
@@ -56,9 +56,19 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
             done=0 if progress is None else sum(progress.done.values()),
             failed=0 if progress is None else progress.failed,
         ),
+        copy_space=CopySpace(
+            log_space_per_member=desired.log_space,
+            snapshot_space_per_member=desired.snapshot_space,
+            log_used=_log_used(state),
+        ),
         rebalance=rebalance if progress is not None else "",
         conditions=cluster_conditions(cluster, view),
     )
+
+
+def _log_used(state: State) -> int:
+    reports = (liveness.report for liveness in state.membership.liveness.values())
+    return max((report.stats.copy_log_bytes for report in reports if report is not None), default=0)
 
 
 def _lite(state: State) -> int:

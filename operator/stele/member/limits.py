@@ -79,12 +79,11 @@ LOG_RETAINED_BYTES = 256 * 1024
 GC_ALLOCATIONS = 20_000
 """Allocations between runs of Python's cycle collector (its default of 700 costs 8 % of the time)."""
 
-LOG_PINNED_BYTES_MAX = 256 * 1024 * 1024
-LOG_PINNED_MEMBER_BYTES_MAX = 2 * 1024 * 1024 * 1024
-"""Bytes kept of one partition's log, and of all, only for copies and destinations.
+LOG_SPACE_BYTES = 2 * 1024 * 1024 * 1024
+"""Bytes kept of all logs only for copies and destinations, until a master says otherwise.
 
-Above either, the largest are released, and their copies have to start over. Writes never wait for a
-destination that is behind.
+Above it, or half of it of one log, the largest are released, and their copies have to start over. Writes
+never wait for a destination that is behind.
 """
 
 TICK_SECONDS = 0.05
@@ -97,8 +96,9 @@ GREETINGS_MAX = 64
 SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""
 
-SESSION_HELD_BYTES_MAX = 8 * 1024 * 1024 * 1024
-"""A session ends when its checkpoint keeps more than this of files that the database no longer needs."""
+SNAPSHOT_SPACE_BYTES = 8 * 1024 * 1024 * 1024
+"""A session ends when its checkpoint keeps more than this of files that the database no longer needs, until a
+master says otherwise."""
 
 SESSIONS_FREE_BYTES_MIN = 256 * 1024 * 1024
 """With less free disk space than this, the session that keeps most of such files ends."""

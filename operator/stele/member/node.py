@@ -24,6 +24,7 @@ from stele.member.control.report import Reporter
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
 from stele.member.copy.sessions import CopySessions
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.follower import Follower
@@ -83,6 +84,7 @@ class Node:
         self._sync_thread = ThreadPoolExecutor(1, "sync")
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.background = Background(self.failed, wall)
+        self.live_settings = LiveSettings()
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_serving(services or {})
@@ -150,7 +152,7 @@ class Node:
     def _compose_control(self, transfer: Transfer) -> None:
         settings, tablets, metadata, background = self.settings, self.tablets, self.metadata, self.background
         replicator, router, roles, services = self.replicator, self.router, self.roles, self.services
-        self.sessions = CopySessions(settings, self.volume, tablets, transfer, background)
+        self.sessions = CopySessions(settings, self.live_settings, self.volume, tablets, transfer, background)
         self.ingester = Ingester(settings, self.volume, tablets, metadata, background)
         self.migrations = Migrations(
             settings,
@@ -226,11 +228,13 @@ class Node:
             self.fencing,
             self.handovers,
             self.planned_stop,
+            self.live_settings,
             reporter,
         )
         expiry = Expiry(tablets, self.command_executor, delayed_replies, gate)
         self.ticker = Ticker(
             self.settings.heartbeat_ms / 1000,
+            self.live_settings,
             tablets,
             self.metadata,
             gate,

@@ -8,6 +8,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.copy.sessions import CopySessions
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.metadata_store import MetadataStore
@@ -25,6 +26,7 @@ class Ticker:
     """Ticks often; everything else runs once a second."""
 
     _heartbeat_seconds: float
+    _settings: LiveSettings
     _tablets: TabletStore
     _metadata: MetadataStore
     _gate: WriteGate
@@ -85,7 +87,8 @@ class Ticker:
         self._expiry.run_once()
         scarce = self._gate.free_bytes < 2 * limits.NO_SPACE_BYTES
         sessions = self._sessions
-        unpin_logs(self._tablets.replicas.values(), sessions.pin, sessions.unpin, scarce=scarce)
+        space = 0 if scarce else self._settings.log_space_bytes
+        sessions.note_log(unpin_logs(self._tablets.replicas.values(), sessions.pin, sessions.unpin, space))
         self._roles.log_served()
         if self._metadata.table_dirty:
             self._background.spawn(self._metadata.save_table())

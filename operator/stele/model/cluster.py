@@ -167,6 +167,30 @@ class MigrationSpec(Model):
         ),
     )
     """Bytes per second that copies read from and write to one member, combined; unlimited when omitted."""
+    log_space_per_member: Quantity | None = quantity(
+        "spec.migration.logSpacePerMember",
+        None,
+        (
+            "!isQuantity(self) || quantity(self).compareTo(quantity('1Mi')) >= 0",
+            "spec.migration.logSpacePerMember must be at least 1Mi: what is written during a copy has to fit",
+        ),
+    )
+    """Bytes of its logs that a member keeps for copies alone; a fifth of spec.storage.size when omitted.
+
+    As many tablets are copied at once as what is written meanwhile fits into half of it.
+    """
+    snapshot_space_per_member: Quantity | None = quantity(
+        "spec.migration.snapshotSpacePerMember",
+        None,
+        (
+            "!isQuantity(self) || quantity(self).compareTo(quantity('1Mi')) >= 0",
+            "spec.migration.snapshotSpacePerMember must be at least 1Mi: a copy needs its snapshot",
+        ),
+    )
+    """Bytes that the snapshot of one copy session may hold of files that the database no longer needs.
+
+    Half of spec.storage.size when omitted.
+    """
     engine: EngineChoice = EngineChoice.AUTO
     fragments: bool = True
     """Whether a tablet is copied keyspace by keyspace, in rotation with others.
@@ -416,6 +440,17 @@ class MigrationCounts(Model):
     """Migrations of the current plan that were rolled back."""
 
 
+class CopySpace(Model):
+    """Space for what copies need, in bytes."""
+
+    log_space_per_member: int = count()
+    """Log that a member keeps for copies alone."""
+    snapshot_space_per_member: int = count()
+    """Files that the snapshot of one copy session may hold beyond the database."""
+    log_used: int = count()
+    """Log that copies need now, at the member where that is most."""
+
+
 class TabletClusterStatus(Model):
     """Observed state of the cluster. Written by the operator only."""
 
@@ -439,6 +474,7 @@ class TabletClusterStatus(Model):
     version_sum: int = count()
     """Sum of the versions of all partitions; never decreases."""
     migrations: MigrationCounts = Field(default_factory=MigrationCounts)
+    copy_space: CopySpace = Field(default_factory=CopySpace)
     rebalance: str = ""
     """Name of the TabletRebalance of the current plan."""
     conditions: Conditions = conditions_field()

@@ -76,6 +76,7 @@ class Reason(StrEnum):
     ROLLING_UPDATE = "RollingUpdate"
     NO_PROGRESS = "NoProgress"
     NO_SPACE = "NoSpace"
+    COPY_CANNOT_END = "CopyCannotEnd"
     SERVICE_FAILED = "ServiceFailed"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"

@@ -2,7 +2,13 @@
 
 import pytest
 
-from stele.core.control.retries import RETRY_SECONDS, RETRY_SECONDS_MAX, Retries
+from stele.core.control.retries import (
+    COPIES_FAILED_MAX,
+    COPY_PAUSE_SECONDS_MAX,
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    Retries,
+)
 
 
 @pytest.mark.parametrize("now", [0.0, 0.3, 1000.1, 86_399.99])
@@ -41,3 +47,26 @@ def test_a_migration_that_is_done_ends_the_count() -> None:
     retries.note_failed(1, 0.0)
     retries.note_done(1)
     assert retries == Retries()
+
+
+def test_a_copy_that_failed_three_times_is_tried_with_half_as_many_at_once() -> None:
+    retries, found = Retries(), []
+    for _ in range(4):
+        retries.note_failed(1, 0.0, copies=COPIES_FAILED_MAX)
+        found.append(retries.parallel_max(1, 40))
+    assert found == [20, 10, 5, 2]
+    for _ in range(100):
+        retries.note_failed(1, 0.0, copies=COPIES_FAILED_MAX)
+    assert (retries.parallel_max(1, 40), retries.parallel_max(2, 40)) == (1, 40)
+    retries.note_done(1)
+    assert retries.parallel_max(1, 40) == 40
+
+
+def test_it_then_pauses_as_long_as_its_copy_took() -> None:
+    retries = Retries()
+    retries.note_failed(1, 0.0, copies=2, took=200.0)
+    assert retries.pauses[1] <= RETRY_SECONDS
+    retries.note_failed(1, 0.0, copies=1, took=200.0)
+    assert retries.pauses[1] == 200.0
+    retries.note_failed(1, 0.0, copies=1, took=9000.0)
+    assert retries.pauses[1] == COPY_PAUSE_SECONDS_MAX

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.copy.pacing import SLICES_PER_SLOT_MAX, slices
+from stele.core.copy.pacing import PIECE_BYTES_MAX, PIECE_BYTES_MIN, SLICES_PER_SLOT_MAX, piece_bytes, slices
 
 
 @given(st.lists(st.integers(0, 1000), max_size=60), st.integers(1, 8))
@@ -21,3 +21,12 @@ def test_slices(sizes, slots):
 def test_no_slot_is_refused():
     with pytest.raises(ValueError, match="slots is 0"):
         slices([1], 0)
+
+
+def test_a_piece_takes_some_seconds_at_its_rate() -> None:
+    assert [piece_bytes(rate) for rate in (0, 1, 1 << 20, 1 << 30)] == [
+        PIECE_BYTES_MAX,
+        PIECE_BYTES_MIN,
+        10 << 20,
+        PIECE_BYTES_MAX,
+    ]

@@ -163,7 +163,7 @@ def fill(made: SingleMember, name: str, size: int, *, live: bool = False) -> Non
 async def test_a_session_that_holds_too_much_disk_ends_with_the_reason(
     made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SESSION_HELD_BYTES_MAX", 1000)
+    monkeypatch.setattr(limits, "SNAPSHOT_SPACE_BYTES", 1000)
     await owning(made)
     for name, size, live in (("live", 5000, True), ("small", 900, False), ("large", 1100, False)):
         assert await made.code(opening(name)) == "OK"

@@ -16,6 +16,7 @@ from stele.member import limits
 from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
+from stele.member.replication.write_rate import WriteRate
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
 from tests.member.harness.single_member import P, SingleMember, key_here
@@ -42,7 +43,7 @@ def test_what_a_crash_could_take_from_the_data_stays_in_the_log(quiet: QuietClus
 def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
     quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 2000)
+    monkeypatch.setattr(limits, "LOG_SPACE_BYTES", 4000)
     owner, destination = quiet.members[0], quiet.members[3]
     destination.isolate()
     quiet.begin_migration("n", 3)
@@ -71,7 +72,7 @@ def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
 def test_a_destination_that_writes_wait_for_keeps_the_log(
     quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "LOG_PINNED_BYTES_MAX", 0)
+    monkeypatch.setattr(limits, "LOG_SPACE_BYTES", 0)
     owner, destination = quiet.members[0], quiet.members[3]
     quiet.begin_migration("m", 3)
     quiet.run(2.0)
@@ -130,6 +131,43 @@ async def test_a_copy_session_keeps_the_log_until_the_disk_is_scarce(
     made.node.ticker.every_second(0.0)
     await made.node.flusher.flush()
     assert log.first > floor + 1
+
+
+async def test_the_master_says_how_much_log_is_kept_for_copies(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_logs(monkeypatch)
+    made.node.peers.connect = lambda: None  # type: ignore[method-assign]
+    await made.receive("c")
+    await made.store((0,), by=1)
+    await made.until_quiet()
+    opened = await made.command(m.OpenSession("o", (P,), 60.0))
+    assert opened.session is not None
+    for n in range(80):
+        await made.node.router.execute(P, b"default", [[b"SET", key_here(), b"%d" % n]])
+    await made.node.flusher.flush()
+    made.node.ticker.every_second(0.0)
+    kept = made.node.sessions.log_bytes
+    assert kept > 0
+    made.node.live_settings.adopt(m.MemberSettings(log_space_bytes=2 * kept))
+    made.node.live_settings.adopt(None)
+    made.node.ticker.every_second(0.0)
+    assert made.node.sessions.pin(P) < 2**62
+    made.node.live_settings.adopt(m.MemberSettings(log_space_bytes=2 * kept - 2))
+    made.node.ticker.every_second(0.0)
+    assert (made.node.sessions.log_bytes, made.node.sessions.pin(P)) == (0, 2**62)
+
+
+def test_a_write_rate_is_an_average_that_ends_at_nothing() -> None:
+    rate = WriteRate(0, 0.0)
+    for second in range(1, 31):
+        rate.measure(second * 1000, float(second))
+    assert rate.bytes_per_second == pytest.approx(1000, rel=0.01)
+    rate.measure(0, 31.0)
+    assert rate.bytes_per_second == pytest.approx(800, rel=0.01)
+    for second in range(32, 90):
+        rate.measure(0, float(second))
+    assert int(rate.bytes_per_second) == 0
 
 
 # -- windows and queues

@@ -338,6 +338,17 @@ class Result(msgspec.Struct, frozen=True):
         return Reason(self.code, self.detail)
 
 
+class MemberSettings(msgspec.Struct, frozen=True):
+    """Settings that a member changes while it runs; None: it keeps what it has.
+
+    `log_space_bytes` is the most that it keeps of its logs for copies alone, `snapshot_space_bytes` the most
+    that one copy session's snapshot may hold beyond the database.
+    """
+
+    log_space_bytes: Counted | None = None
+    snapshot_space_bytes: Counted | None = None
+
+
 class ExchangeRequest(msgspec.Struct, frozen=True):
     """One tick of the master for one member.
 
@@ -345,7 +356,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     is empty on first contact: the member then only identifies itself and reports, without adopting or running
     anything. `members` and `rows` are those that this member lacks (`full`: every row). `known` is the number
     of the last report that the master has received, 0 for none. `may_stop` answers `ExchangeReply.stopping`:
-    the master has nothing more to move off this member.
+    the master has nothing more to move off this member. An older master sends no `settings`.
     """
 
     format: int
@@ -364,10 +375,14 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     want_tablets: bool = False
     known: int = 0
     may_stop: bool = False
+    settings: MemberSettings | None = None
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
-    """One tablet at a member, in any state (including tombstones)."""
+    """One tablet at a member, in any state (including tombstones).
+
+    `written_bytes_per_second` is the rate at which its log grows; an older member does not report it.
+    """
 
     partition: int
     state: TabletState
@@ -376,6 +391,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     applied: OpId
     promised: VersionNumber
     bytes: int
+    written_bytes_per_second: int = 0
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
@@ -454,9 +470,9 @@ class SilentPeer(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counters since the start of the process, and sizes; all but the last two may be a second old.
+    """Counters since the start of the process, and sizes; all but the last three may be a second old.
 
-    Free space is -1 when unknown.
+    Free space is -1 when unknown. `copy_log_bytes` are those of logs that only copies need.
     """
 
     reads: int = 0
@@ -469,6 +485,7 @@ class Stats(msgspec.Struct, frozen=True):
     bytes: int = 0
     disk_free_bytes: int = -1
     sessions: int = 0
+    copy_log_bytes: int = 0
 
 
 class ExchangeReply(msgspec.Struct, frozen=True):

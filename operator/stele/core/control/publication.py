@@ -5,6 +5,7 @@ from stele.core.control.commands import (
     ExchangeReply,
     ExchangeRequest,
     MemberInfo,
+    MemberSettings,
     Row,
 )
 from stele.core.control.failure_detector import MemberLiveness
@@ -18,7 +19,13 @@ def row_of(number: int, partition: Partition) -> Row:
 
 
 def exchange_request(
-    state: State, index: MemberIndex, commands: tuple[Command, ...], *, cluster: str, replicas: int
+    state: State,
+    index: MemberIndex,
+    commands: tuple[Command, ...],
+    *,
+    cluster: str,
+    replicas: int,
+    settings: MemberSettings | None = None,
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
 
@@ -58,6 +65,7 @@ def exchange_request(
         else member is not None and not state.recovered,
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
+        settings=settings,
     )
     return request, cursor
 

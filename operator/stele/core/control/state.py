@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply
+from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply, MemberSettings
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
@@ -47,7 +47,8 @@ class UpdatePolicy:
 class DesiredSpec:
     """The desired spec of a TabletCluster.
 
-    `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs.
+    `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs. `log_space` and
+    `snapshot_space` are bytes, see `MemberSettings`.
     """
 
     members: int
@@ -64,8 +65,14 @@ class DesiredSpec:
     spark_idle_seconds: float
     fragments: bool
     bandwidth_per_member: int
+    log_space: int
+    snapshot_space: int
     update: UpdatePolicy
     recovery: Recovery | None = None
+
+    @property
+    def member_settings(self) -> MemberSettings:
+        return MemberSettings(log_space_bytes=self.log_space, snapshot_space_bytes=self.snapshot_space)
 
     @property
     def join_allowed(self) -> bool:

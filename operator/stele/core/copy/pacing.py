@@ -19,6 +19,12 @@ STOP_FREE_BYTES = 128 << 20
 BURST_SECONDS = 0.1
 """Length of a burst after a pause, as time at the rate."""
 
+PIECE_SECONDS = 10.0
+PIECE_BYTES_MIN = 1 << 20
+PIECE_BYTES_MAX = 64 << 20
+"""Seconds at its session's rate that one piece of a fragment takes, within these sizes: an attempt that fails
+is repeated from the beginning of its piece."""
+
 
 def lack_of_space(coming_bytes: int, free_bytes: int) -> str:
     """Return why a volume has no room for a copy that is about to start; empty when it has."""
@@ -27,6 +33,12 @@ def lack_of_space(coming_bytes: int, free_bytes: int) -> str:
     return (
         f"the copy needs {coming_bytes} bytes and {SPACE_MARGIN_BYTES} must stay free; {free_bytes} are free"
     )
+
+
+def piece_bytes(bytes_per_second: int) -> int:
+    """Return the size of a piece at this rate; 0 is no limit."""
+    wanted = int(bytes_per_second * PIECE_SECONDS) if bytes_per_second else PIECE_BYTES_MAX
+    return min(max(wanted, PIECE_BYTES_MIN), PIECE_BYTES_MAX)
 
 
 @dataclass(slots=True)

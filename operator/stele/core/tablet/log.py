@@ -29,9 +29,14 @@ def over_limit(pinned: dict[int, int], each_max: int, all_max: int) -> list[int]
 
 
 class Log:
-    """See the module. Methods raise Corrupt, without a change, when an invariant would be violated."""
+    """See the module. Methods raise Corrupt, without a change, when an invariant would be violated.
 
-    __slots__ = ("_segments", "_starts", "_terms", "applied", "bytes", "committed", "first", "last")
+    `appended_bytes` counts what was appended since this object was made.
+    """
+
+    __slots__ = (
+        "_segments", "_starts", "_terms", "appended_bytes", "applied", "bytes", "committed", "first", "last",
+    )  # fmt: skip
 
     def __init__(self, applied: OpId = ZERO) -> None:
         self.applied = applied
@@ -39,6 +44,7 @@ class Log:
         self.committed = applied[1]
         self.first = applied[1] + 1
         self.bytes = 0
+        self.appended_bytes = 0
         self._starts: list[int] = []
         self._terms: list[int] = []
         self._segments: list[list[int]] = []
@@ -95,6 +101,7 @@ class Log:
             self._begin_term(term)
         self.last = (term, last + count)
         self.bytes += size
+        self.appended_bytes += size
         self._grow(last + count, size)
 
     def _begin_term(self, term: int) -> None:

@@ -15,6 +15,7 @@ from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
@@ -42,6 +43,7 @@ class Exchange:
     _fencing: Fencing
     _handovers: AbandonedHandovers
     _planned_stop: PlannedStop
+    _settings: LiveSettings
     _reporter: Reporter
 
     def __post_init__(self) -> None:
@@ -67,6 +69,7 @@ class Exchange:
                 await self._adopt(request)
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)
+                self._settings.adopt(request.settings)
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)

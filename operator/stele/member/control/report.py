@@ -18,6 +18,7 @@ from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
+from stele.member.replication.write_rate import WriteRate
 from stele.member.serving.roles import Roles
 from stele.member.settings import Settings
 from stele.wire.storage.volume import Instance
@@ -57,6 +58,7 @@ class Reporter:
         self._delta_log = DeltaLog[int, m.TabletReport](self._instance.incarnation << NUMBER_BITS)
         self._reported: dict[int, tuple[object, ...]] = {}
         self._all_reported_at = float("-inf")
+        self._rates: dict[int, WriteRate] = {}
         self._stats = m.Stats()
         self._first_reply_unix_seconds: float | None = None
 
@@ -72,7 +74,12 @@ class Reporter:
         return msgspec.structs.replace(
             made,
             started_seconds=self._first_reply_unix_seconds,
-            stats=msgspec.structs.replace(self._stats, disk_free_bytes=free_bytes, sessions=sessions),
+            stats=msgspec.structs.replace(
+                self._stats,
+                disk_free_bytes=free_bytes,
+                sessions=sessions,
+                copy_log_bytes=self._sessions.log_bytes,
+            ),
             number=self._delta_log.number,
             base=base,
             tablets=tuple(tablets),
@@ -110,6 +117,7 @@ class Reporter:
         everything = now - self._all_reported_at > POSITIONS_SECONDS
         if everything:
             self._all_reported_at, self._stats = now, self._count()
+            self._measure_rates(now)
         changed: dict[int, m.TabletReport] = {}
         gone = self._reported.keys() - self._tablets.replicas.keys()
         for partition, replica in self._tablets.replicas.items():
@@ -119,10 +127,18 @@ class Reporter:
             mark = (replica.block, replica.generation, replica.tablet.promised)
             if everything or self._reported.get(partition) != mark:
                 self._reported[partition] = mark
-                changed[partition] = tablet_report(replica)
+                changed[partition] = tablet_report(replica, self._rates.get(partition))
         self._delta_log.update(changed, gone)
         for partition in gone:
             self._reported.pop(partition, None)
+
+    def _measure_rates(self, now: float) -> None:
+        self._rates = {
+            partition: self._rates.get(partition) or WriteRate(replica.tablet.log.appended_bytes, now)
+            for partition, replica in self._tablets.replicas.items()
+        }
+        for partition, rate in self._rates.items():
+            rate.measure(self._tablets.replicas[partition].tablet.log.appended_bytes, now)
 
     def _accepted(self) -> tuple[m.Row, ...]:
         accepted, rows = (r.meta.accepted for r in self._tablets.replicas.values()), self._tablets.rows
@@ -177,7 +193,7 @@ class Reporter:
         )
 
 
-def tablet_report(replica: Replica) -> m.TabletReport:
+def tablet_report(replica: Replica, rate: WriteRate | None = None) -> m.TabletReport:
     assert replica.block is not None
     return m.TabletReport(
         partition=replica.partition,
@@ -187,6 +203,7 @@ def tablet_report(replica: Replica) -> m.TabletReport:
         applied=m.OpId(*replica.tablet.log.applied),
         promised=replica.tablet.promised,
         bytes=replica.size_bytes,
+        written_bytes_per_second=0 if rate is None else int(rate.bytes_per_second),
     )
 
 

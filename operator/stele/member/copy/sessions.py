@@ -19,6 +19,7 @@ from stele.errors import Corrupt, Refused
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.copy.fetches import Fetches, remove_session
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
@@ -65,10 +66,12 @@ class CopySessions:
     """Open sessions. A session ends by CloseSession, when its lease expires, or when it holds too much disk
     space.
 
-    `fetches` are the copies to this member; closing a session ends it on both sides.
+    `fetches` are the copies to this member; closing a session ends it on both sides. `log_bytes` are those of
+    logs that only copies needed when they were last counted.
     """
 
     _settings: Settings
+    _live: LiveSettings
     _volume: Volume
     _tablets: TabletStore
     transfer: Transfer
@@ -77,6 +80,7 @@ class CopySessions:
     def __post_init__(self) -> None:
         self._engine = self._tablets.engine
         self._watching = False
+        self.log_bytes = 0
         self.known: dict[str, SourceSession] = {}
         table = self._tablets.table
         self.fetches = Fetches(self._settings, self._volume, table, self.transfer, self._background)
@@ -95,6 +99,10 @@ class CopySessions:
         """Release the partition's log for all sessions; their copies of it may be too old in the end."""
         for session in self.known.values():
             session.floor.pop(partition, None)
+
+    def note_log(self, size_bytes: int) -> None:
+        """Note the bytes of logs that only copies need."""
+        self.log_bytes = size_bytes
 
     # -- commands
 
@@ -237,9 +245,9 @@ class CopySessions:
             if name in self.open:
                 self.known[name].held_bytes = size
         largest = max(held, key=lambda name: (held[name], name))
-        free = self._volume.free_bytes()
-        if held[largest] > limits.SESSION_HELD_BYTES_MAX:
-            limit = f"the limit is {limits.SESSION_HELD_BYTES_MAX}"
+        free, most = self._volume.free_bytes(), self._live.snapshot_space_bytes
+        if held[largest] > most:
+            limit = f"the limit is {most} (spec.migration.snapshotSpacePerMember)"
             await self._end(
                 largest, f"its checkpoint holds {held[largest]} bytes beyond the database; {limit}"
             )

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable
 
+from stele.core.copy.waves import TABLET_SHARE
 from stele.core.tablet.log import over_limit
-from stele.member import limits
 from stele.member.replication.replica import Replica
 
 log = logging.getLogger("stele.retention")
@@ -17,16 +17,16 @@ def pinned_bytes(replica: Replica, session_pin: int) -> int:
 
 
 def unpin_logs(
-    replicas: Iterable[Replica], pins: Callable[[int], int], unpin: Callable[[int], None], *, scarce: bool
-) -> None:
-    """Unpin logs beyond the limits; all of them when the disk is `scarce`.
+    replicas: Iterable[Replica], pins: Callable[[int], int], unpin: Callable[[int], None], space_bytes: int
+) -> int:
+    """Unpin logs beyond `space_bytes` of all, and TABLET_SHARE of it of each; return the bytes kept.
 
     `pins` returns the last operation of a partition that no session needs; `unpin` releases its log.
     """
     held = {replica.partition: replica for replica in replicas if replica.ready}
     pinned = {p: size for p, replica in held.items() if (size := pinned_bytes(replica, pins(p)))}
-    all_max = 0 if scarce else limits.LOG_PINNED_MEMBER_BYTES_MAX
-    for partition in over_limit(pinned, limits.LOG_PINNED_BYTES_MAX, all_max):
+    over = over_limit(pinned, int(space_bytes * TABLET_SHARE), space_bytes)
+    for partition in over:
         log.warning(
             "partition %d: a copy or a destination alone keeps %d bytes of its log, %d are kept so in all: "
             "they go, and the destination needs a copy again",
@@ -38,3 +38,4 @@ def unpin_logs(
         owner = held[partition].owner
         if owner is not None:
             owner.unpin()
+    return sum(size for partition, size in pinned.items() if partition not in over)

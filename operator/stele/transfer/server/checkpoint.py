@@ -8,9 +8,10 @@ import msgspec
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from stele.core.control.commands import SessionTablet
+from stele.core.copy.pacing import PIECE_BYTES_MAX
 from stele.errors import BadInput, Corrupt, Stale, Unavailable
 from stele.wire.copy.blocks import End, Entry, encode_stream
-from stele.wire.copy.fragments import FRAGMENT_BYTES, Planned, Range, place_text, plan, read_place, whole
+from stele.wire.copy.fragments import Planned, Range, place_text, plan, read_place, whole
 from stele.wire.copy.jobs import SessionFile
 from stele.wire.storage.keys import meta_key
 from stele.wire.storage.volume import APPLIED, decode_state
@@ -76,8 +77,10 @@ class Checkpoint:
             partition = int.from_bytes(begin[:2], "big")
             raise Corrupt(f"checkpoint, partition {partition}: {error}") from error
 
-    def blocks(self, tablet: SessionTablet, at: str = "") -> Iterator[bytearray]:
-        """Return the stream of one fragment from position `at`, or of the whole tablet when it is empty.
+    def blocks(
+        self, tablet: SessionTablet, at: str = "", piece_bytes: int = PIECE_BYTES_MAX
+    ) -> Iterator[bytearray]:
+        """Return the stream of one piece of a fragment from `at`, or of the whole tablet when it is empty.
 
         Raises BadInput for a position that the tablet does not have.
         """
@@ -88,7 +91,7 @@ class Checkpoint:
         plan = self._plan(tablet)
         if number >= len(plan) or (key and not any(b <= key < e for b, e in plan[number].ranges)):
             raise BadInput(f"at is '{at[:80]}', and partition {tablet.partition} has no such position")
-        piece = _Piece(self.entries(plan[number], key))
+        piece = _Piece(self.entries(plan[number], key), piece_bytes)
         following = "" if number + 1 == len(plan) else place_text(number + 1)
         return self._stream(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
 
@@ -145,16 +148,16 @@ def _holds(iterator: Any, begin: bytes, end: bytes) -> bool:
 
 
 class _Piece:
-    """Entries up to about FRAGMENT_BYTES, and the key with which the rest begins."""
+    """Entries up to about `bytes_max`, and the key with which the rest begins."""
 
-    def __init__(self, entries: Iterator[Entry]) -> None:
-        self._entries = entries
+    def __init__(self, entries: Iterator[Entry], bytes_max: int) -> None:
+        self._entries, self._bytes_max = entries, bytes_max
         self._next = b""
 
     def __iter__(self) -> Iterator[Entry]:
         size = 0
         for key, value in self._entries:
-            if size >= FRAGMENT_BYTES:
+            if size >= self._bytes_max:
                 self._next = key
                 return
             size += len(key) + len(value)

@@ -76,11 +76,11 @@ class OpenCheckpoints:
             self.note_sent(session, len(piece))
             remaining = remaining[len(piece) :]
 
-    def is_paced(self, session: str) -> bool:
-        """Return whether the session has a rate limit; inside `reading`."""
+    def rate(self, session: str) -> int:
+        """Return the session's bytes per second, 0 without a limit; inside `reading`."""
         with suppress(ConnectionAbortedError):
             self._look_at_rate(session)
-        return bool(self._open[session].pace.bytes_per_second)
+        return self._open[session].pace.bytes_per_second
 
     def note_sent(self, session: str, size_bytes: int) -> None:
         """Count sent bytes; inside `reading`."""

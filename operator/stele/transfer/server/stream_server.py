@@ -16,8 +16,9 @@ from aiohttp import web
 
 from stele.adapters.http import bears
 from stele.core.control.commands import SessionTablet
+from stele.core.copy.pacing import piece_bytes
 from stele.errors import BadInput, Corrupt, Stale, SteleError
-from stele.transfer.server.checkpoint import Checkpoint, find_tablet
+from stele.transfer.server.checkpoint import find_tablet
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.copy.blocks import BLOCK_BYTES
 
@@ -71,10 +72,11 @@ class StreamServer:
         self._streams += 1
         try:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
-                pieces = _pieces(checkpoint, tablet, at)
-                first = await self._in_executor(partial(next, pieces, b""))
                 name = request.match_info["session"]
-                if len(first) < BLOCK_BYTES and not self._sessions.is_paced(name):
+                rate = self._sessions.rate(name)
+                pieces = _pieces(checkpoint.blocks(tablet, at, piece_bytes(rate)))
+                first = await self._in_executor(partial(next, pieces, b""))
+                if len(first) < BLOCK_BYTES and not rate:
                     self.sent_bytes += len(first)
                     self._sessions.note_sent(name, len(first))
                     return web.Response(body=first, content_type=BLOCKS)
@@ -150,11 +152,11 @@ class StreamServer:
             raise
 
 
-def _pieces(checkpoint: Checkpoint, tablet: SessionTablet, at: str) -> Iterator[bytearray]:
+def _pieces(blocks: Iterator[bytearray]) -> Iterator[bytearray]:
     """Iterate the stream in chunks of at least BLOCK_BYTES, since each costs a switch of threads."""
     waiting: list[bytearray] = []
     size = 0
-    for block in checkpoint.blocks(tablet, at):
+    for block in blocks:
         waiting.append(block)
         size += len(block)
         if size >= BLOCK_BYTES:

@@ -23,9 +23,6 @@ from stele.wire.storage.keys import (
 GATHERED_BYTES = 1024 * 1024
 """Neighbouring fragments of at most this size together travel as one."""
 
-FRAGMENT_BYTES = 64 * 1024 * 1024
-"""Size of the parts that a fragment is sent in: what a retry repeats, and how long others wait."""
-
 FIRST = "0"
 """Position at the start of a copy."""
 

@@ -150,7 +150,10 @@ def _open(state: State, observation: Observation, pair: Pair, waiting: list[Migr
     source, destination = pair
     for operation in [each for each in waiting if each.copies >= COPIES_MAX]:
         waiting.remove(operation)
-        text = f"still not in the log's reach after {COPIES_MAX} copies"
+        text = (
+            f"the owner's log did not reach back to any of {COPIES_MAX} copies, because more was written "
+            f"during each than spec.migration.logSpacePerMember keeps"
+        )
         operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
     if not waiting:
         return

@@ -15,9 +15,10 @@ from stele.core.control.rebalance.copy_scheduling import (
     forget_waiting,
     note_short,
 )
+from stele.core.control.rebalance.copy_waves import CopyWaves
 from stele.core.control.rebalance.handover import SwapRoom, start_handovers
 from stele.core.control.rebalance.planner import data_members
-from stele.core.control.state import Observation, State
+from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -45,6 +46,9 @@ NOT_ITS_FAULT = frozenset(
     }
 )
 """A migration that fails for one of these reasons is planned again at once."""
+
+FAILED_COPIES = frozenset({ReasonCode.COPY_FAILED, ReasonCode.SESSION_LOST, ReasonCode.STALLED})
+"""Reasons for which a copy may fail because too much is copied at once."""
 
 
 def start(state: State, observation: Observation) -> None:
@@ -75,7 +79,7 @@ def start(state: State, observation: Observation) -> None:
     if state.failing_over:
         return
     rows, room = state.table.partitions, SwapRoom(state)
-    admit = _admission(state, room, now)
+    admit = _admission(state, desired, room, now)
     for migration in plans.queues.startable(rows, busy, held, able, desired.parallel_per_member, admit=admit):
         operation = begin(state.new_id("m"), migration, rows[migration.partition], now)
         state.operations.begin(operation)
@@ -89,9 +93,9 @@ def _burdens(operation: MigrationOperation) -> bool:
     return operation.step is not Step.STORE or operation.destination is None
 
 
-def _admission(state: State, room: SwapRoom, now: float) -> Callable[[Migration], bool]:
+def _admission(state: State, desired: DesiredSpec, room: SwapRoom, now: float) -> Callable[[Migration], bool]:
     """Return a check whether a migration has room; one that lacks space at its destination is shown."""
-    space = Space(state)
+    space, waves = Space(state), CopyWaves(state, desired, now)
     forget_waiting(state)
 
     def admit(migration: Migration) -> bool:
@@ -102,7 +106,7 @@ def _admission(state: State, room: SwapRoom, now: float) -> Callable[[Migration]
             note_short(state, migration.destination, refusal, now)
             for progress in _plans_for(state, migration.partition):
                 progress.waiting[migration.partition] = refusal
-        return refusal is None
+        return refusal is None and waves.admit(migration)
 
     return admit
 
@@ -227,14 +231,26 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     if reason.code in NOT_ITS_FAULT:
         plans.retries.note_void(operation.partition, now)
     else:
-        plans.retries.note_failed(operation.partition, now)
+        copies = max(1, operation.copies) if reason.code in FAILED_COPIES else 0
+        took = now - operation.started_seconds
+        plans.retries.note_failed(operation.partition, now, copies=copies, took=took)
     if operation.session in state.operations.sessions:
         state.operations.sessions[operation.session].drop(operation.partition)
     if reason.code == ReasonCode.SERVICE_FAILED:
         _note_service_failure(state, operation.partition, str(reason), now)
     for progress in plans.counted_for.pop(operation.id, ()):
         progress.failed += 1
-        progress.failures[operation.partition] = Refusal(operation.partition, reason.code, str(reason))
+        text = f"{reason}{_tried_smaller(state, operation.partition)}"
+        progress.failures[operation.partition] = Refusal(operation.partition, reason.code, text)
+
+
+def _tried_smaller(state: State, partition: PartitionId) -> str:
+    """Return how often the copies of a partition have failed, and that they are tried smaller."""
+    retries = state.rebalance.retries
+    if not retries.tried_smaller(partition):
+        return ""
+    failed = retries.copies_failed[partition]
+    return f"; {failed} copies of it have failed in a row: it is tried again with fewer others at a time"
 
 
 def _note_service_failure(state: State, partition: PartitionId, reason: str, now: float) -> None:

@@ -1,0 +1,181 @@
+"""A member joins one that takes writes all the time, with a bandwidth limit: how long the copies take.
+
+A real API server, operator and members on loopback. Copies of all tablets go to the new member at
+`bandwidthPerMember`, while the owner keeps its log for those that are copied, at most `logSpacePerMember`. In
+one wave the log of all tablets would be kept until the last one is copied, which is more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e.bench.copy_rig import member_rig
+from e2e.bench.report import Column, Goal, Report
+from e2e.cluster.steps import say
+from stele.core.kv.keyslot import partition_of
+
+TITLE = "a member joins under writes, with a bandwidth limit"
+VALUE_BYTES = 64 * 1024
+WRITERS = 4
+LOAD_BATCH = 8
+SLOWER_GOAL = 2.0
+"""Most times that the join may take of what its bytes take at the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Sizes in bytes; rates in bytes per second, of all tablets together."""
+
+    tablets: int
+    tablet_bytes: int
+    written_per_second: int
+    bandwidth: int
+    log_space: int
+
+    @property
+    def least_seconds(self) -> float:
+        """Seconds that the bytes alone take at the limit."""
+        return self.tablets * self.tablet_bytes / self.bandwidth
+
+    def spec(self, members: int) -> dict[str, Any]:
+        return {
+            "members": members,
+            "partitions": self.tablets,
+            "replicas": 2,
+            "storage": {"size": "20Gi"},
+            "migration": {
+                "engine": "Direct",
+                "bandwidthPerMember": str(self.bandwidth),
+                "logSpacePerMember": str(self.log_space),
+            },
+        }
+
+
+QUICK = Case(8, 20_000_000, 2_000_000, 4 << 20, 8_000_000)
+FULL = Case(16, 200_000_000, 10_000_000, 20 << 20, 256_000_000)
+
+_COLUMNS = [
+    Column("tablets", "tablets"),
+    Column("MB each", "tablet_bytes", lambda value: f"{value / 1e6:.0f}"),
+    Column("written, MB/s", "written_per_second", lambda value: f"{value / 1e6:.1f}"),
+    Column("limit, MB/s", "bandwidth", lambda value: f"{value / 1e6:.1f}"),
+    Column("log space, MB", "log_space", lambda value: f"{value / 1e6:.0f}"),
+    Column("at the limit, s", "least_seconds", lambda value: f"{value:.0f}"),
+    Column("until safe, s", "safe_seconds", lambda value: f"{value:.0f}"),
+    Column("copied, MB", "copied_bytes", lambda value: f"{value / 1e6:.0f}"),
+    Column("failed", "failed"),
+    Column("errors", "errors"),
+]
+
+
+@dataclass
+class Writer:
+    """Clients of one member: they write keys of all tablets in turn, at a rate."""
+
+    host: str
+    port: int
+    keys: list[bytes]
+    written_bytes: int = 0
+    errors: int = 0
+    _value: bytes = field(default_factory=lambda: os.urandom(VALUE_BYTES))
+
+    async def load(self) -> None:
+        """Write every key once, in batches."""
+        parts = [self.keys[place::WRITERS] for place in range(WRITERS)]
+        await asyncio.gather(*(self._batches(part) for part in parts))
+
+    async def _batches(self, keys: list[bytes]) -> None:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        for first in range(0, len(keys), LOAD_BATCH):
+            batch = keys[first : first + LOAD_BATCH]
+            writer.writelines(map(self._set, batch))
+            for _ in batch:
+                await self._answer(reader)
+        writer.close()
+
+    async def write(self, bytes_per_second: int) -> None:
+        """Write at the rate until cancelled."""
+        gap = WRITERS * VALUE_BYTES / bytes_per_second
+        parts = [self.keys[place::WRITERS] for place in range(WRITERS)]
+        await asyncio.gather(*(self._paced(part, gap, place) for place, part in enumerate(parts)))
+
+    async def _paced(self, keys: list[bytes], gap: float, place: int) -> None:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        due = time.monotonic() + gap * place / WRITERS
+        while True:
+            for key in keys:
+                due = max(due + gap, time.monotonic() - 1.0)
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                writer.write(self._set(key))
+                await self._answer(reader)
+
+    def _set(self, key: bytes) -> bytes:
+        head = b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, VALUE_BYTES)
+        return head + self._value + b"\r\n"
+
+    async def _answer(self, reader: asyncio.StreamReader) -> None:
+        if await reader.readline() == b"+OK\r\n":
+            self.written_bytes += VALUE_BYTES
+        else:
+            self.errors += 1
+
+
+def run(report: Report, quick: bool) -> None:
+    """Add what was measured to the report."""
+    section = report.section("A second member joins one", _COLUMNS, "Direct; writes to all tablets in turn")
+    for case in (QUICK,) if quick else (QUICK, FULL):
+        row = asyncio.run(measured(case))
+        section.rows.append(row)
+        slower = row["safe_seconds"] / row["least_seconds"]
+        met = slower <= SLOWER_GOAL and not row["errors"]
+        text = f"a join takes at most {SLOWER_GOAL:g} times what its bytes take at the limit"
+        report.goals.append(Goal(text, f"{slower:.2f} times, {row['errors']} errors", met))
+
+
+async def measured(case: Case) -> dict[str, Any]:
+    """One row."""
+    say(f"a member joins under {case.written_per_second / 1e6:g} MB/s: at least {case.least_seconds:.0f} s")
+    async with member_rig() as rig:
+        await rig.start_operator()
+        await rig.apply(case.spec(1) | {"replicas": 2})
+        await rig.until_status("one member", lambda status: status["partitions"]["underReplicated"] > 0)
+        writer = Writer(*rig.hosts()[0], _keys(case))
+        await writer.load()
+        task = asyncio.create_task(writer.write(case.written_per_second))
+        before, begun = writer.written_bytes, time.monotonic()
+        await rig.apply(case.spec(2))
+        await rig.until_whole(2)
+        seconds = time.monotonic() - begun
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        plans = [each.get("status", {}) for each in await rig.rebalances()]
+    return {
+        "tablets": case.tablets,
+        "tablet_bytes": case.tablet_bytes,
+        "written_per_second": (writer.written_bytes - before) / seconds,
+        "bandwidth": case.bandwidth,
+        "log_space": case.log_space,
+        "least_seconds": case.least_seconds,
+        "safe_seconds": seconds,
+        "copied_bytes": sum(plan.get("bytesCopied", 0) for plan in plans),
+        "failed": sum(plan.get("failed", 0) for plan in plans),
+        "errors": writer.errors,
+    }
+
+
+def _keys(case: Case) -> list[bytes]:
+    """Return as many keys of each tablet as make up its bytes, the tablets in turn."""
+    each = case.tablet_bytes // VALUE_BYTES
+    keys: list[list[bytes]] = [[] for _ in range(case.tablets)]
+    number = 0
+    while any(len(found) < each for found in keys):
+        key = b"k%d" % number
+        number += 1
+        mine = keys[partition_of(key, case.tablets)]
+        if len(mine) < each:
+            mine.append(key)
+    return [key for turn in zip(*keys, strict=True) for key in turn]
