@@ -388,10 +388,13 @@ class TabletStore:
         replica.loads.clear()
 
     def trim(self, replica: Replica, up_to: int) -> None:
-        """Trim operations up to `up_to`, except for the retained tail."""
+        """Trim operations before `up_to`, except for the retained tail.
+
+        That one stays: a destination whose data ends with it is recognized by its term.
+        """
         record_log = replica.tablet.log
         most = min(up_to, replica.flushed)
-        point = record_log.trim_point(most, limits.LOG_RETAINED_BYTES)
+        point = record_log.trim_point(most - 1, limits.LOG_RETAINED_BYTES)
         # A load's record is small but keeps its files, so it is trimmed as soon as no member needs it.
         point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
         if point >= record_log.first and point < record_log.last[1]:
