@@ -69,6 +69,24 @@ def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(
     assert owner.learner.pinned
 
 
+def test_a_copy_of_all_that_was_there_when_it_began_is_not_made_twice(
+    quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written between the learner's start and its snapshot, much after it: values are large, so
+    each is a segment of the log."""
+    monkeypatch.setattr("stele.core.tablet.log.SEGMENT_BYTES", 1)
+    owner = quiet.members[0]
+    owner.write(20)
+    owner.flush()
+    quiet.begin_migration("n", 3)
+    fetch = quiet.open_session("s", 3)
+    owner.write(100)
+    owner.flush()
+    quiet.copy(fetch, 3)
+    quiet.run(3.0)
+    assert owner.learner.state is LearnerState.IN_SYNC
+
+
 def test_a_destination_that_writes_wait_for_keeps_the_log(
     quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
