@@ -37,6 +37,7 @@ class Learner:
     destination: int
     state: str = "PROBING"
     handed_over: bool = False
+    result: tuple[int | None, ...] = ()
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Copy:
     base: int
     state: str = "STARTED"
     was_ready: bool = False
+    result: tuple[int | None, ...] = ()
+    refused: bool = False
 
 
 @dataclass
@@ -75,6 +78,9 @@ class FakeMember:
         self.learners: dict[int, Learner] = {}
         self.copies: dict[int, Copy] = {}
         self.sessions: dict[str, dict[int, list[int]]] = {}
+        self.destinations: dict[str, int] = {}
+        self.opened: dict[str, tuple[int, ...]] = {}
+        """Partitions of each session that was ever opened here: what was copied."""
         self.fetches: dict[str, m.FetchReport] = {}
         self.staged: dict[str, dict[int, list[int]]] = {}
         self.renewals: list[m.OpenSession] = []
@@ -118,6 +124,8 @@ class FakeMember:
             if copy.state != "ACCEPTED":
                 self._forget_copy(number, committed=False)
         self.sessions, self.fetches, self.staged = {}, {}, {}
+        for operation in (*self.learners.values(), *self.copies.values()):
+            operation.result = ()
         self.locked = ""
         self.stopping = self.may_stop = False
 
@@ -262,7 +270,7 @@ class FakeMember:
         ready = tablet.state == "READY"
         if not ready:
             tablet.state, tablet.data, tablet.generation = "COPYING", [], tablet.generation + 1
-        self.copies[c.partition] = Copy(c.id, c.base, was_ready=ready)
+        self.copies[c.partition] = Copy(c.id, c.base, was_ready=ready, result=c.result)
         self.events.begun.append(c.id)
         return Result(generation=tablet.generation)
 
@@ -279,7 +287,8 @@ class FakeMember:
         if learner is not None:
             return Result() if learner.id == c.id else Result("MIGRATION_ACTIVE")
         inside = c.destination in self.row(c.partition).replicas
-        self.learners[c.partition] = Learner(c.id, c.destination, "IN_SYNC" if inside else "PROBING")
+        state = "IN_SYNC" if inside else "PROBING"
+        self.learners[c.partition] = Learner(c.id, c.destination, state, result=c.result)
         self.events.begun.append(c.id)
         return Result()
 
@@ -288,11 +297,16 @@ class FakeMember:
             self.renewals.append(c)
             return Result() if c.session in self.sessions else Result("SESSION_LOST", "not open here")
         snapshot = self.sessions.setdefault(c.session, {p: list(self.tablets[p].data) for p in c.partitions})
+        self.opened[c.session] = tuple(snapshot)
+        self.destinations[c.session] = c.destination
+        return Result(session=self._info(c.session))
+
+    def _info(self, session: str) -> m.SessionInfo:
         tablets = tuple(
             m.SessionTablet(p, self.tablets[p].generation, OpId(1, len(data)), 100 * len(data))
-            for p, data in snapshot.items()
+            for p, data in self.sessions[session].items()
         )
-        return Result(session=m.SessionInfo(c.session, "token", tablets))
+        return m.SessionInfo(session, "token", tablets)
 
     def _CloseSession(self, c: m.CloseSession) -> Result:  # noqa: N802
         for each in (self.sessions, self.fetches, self.staged):
@@ -497,18 +511,31 @@ class FakeMember:
             dropped=tuple(dropped),
             accepted=tuple(self.accepted.values()),
             learners=tuple(
-                m.LearnerReport(each.id, p, each.destination, each.state, 0)  # type: ignore[arg-type]
+                m.LearnerReport(each.id, p, each.destination, each.state, 0, result=each.result)  # type: ignore[arg-type]
                 for p, each in self.learners.items()
             ),
             copies=tuple(
-                m.CopyReport(each.id, p, each.base, each.state, self.tablets[p].generation)  # type: ignore[arg-type]
+                m.CopyReport(
+                    each.id,
+                    p,
+                    each.base,
+                    each.state,  # type: ignore[arg-type]
+                    self.tablets[p].generation,
+                    result=each.result,
+                    refused=each.refused,
+                )
                 for p, each in self.copies.items()
             ),
             fetches=tuple(self.fetches.values()),
             pod_uid=self.pod_uid,
             started_seconds=self.started_seconds,
             stats=m.Stats(disk_free_bytes=self.free_bytes),
-            sessions=tuple(m.SessionReport(each, 60_000) for each in self.sessions),
+            sessions=tuple(
+                m.SessionReport(
+                    each, 60_000, destination=self.destinations[each], info=self._info(each) if want else None
+                )
+                for each in self.sessions
+            ),
             staged=tuple(self.staged),
             stopping=self.stopping,
             formats=self.formats,

@@ -18,6 +18,7 @@ from stele.core.control.commands import (
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import repair
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.operations import copy_session, move
 from stele.core.control.operations.cluster_state import ChangeInput, StateChange
 from stele.core.control.operations.copy_session import CopySession, Engine, Job
 from stele.core.control.operations.move import MigrationOperation, begin
@@ -32,7 +33,17 @@ from tests.golden.script import shown
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 MEMBERS = {index: Member(index, f"demo-{index}", f"uuid-{index}", "10.0.0.1") for index in range(4)}
 Row = tuple[int, tuple[int | None, ...]]
-FACTS = ("state", "features", "agreed", "failure", "blames_spark", "copied_bytes", "tasks", "retries")
+FACTS = (
+    "state",
+    "features",
+    "agreed",
+    "failure",
+    "blames_spark",
+    "wants_job",
+    "copied_bytes",
+    "tasks",
+    "retries",
+)
 """What some operations have besides their step."""
 
 
@@ -69,6 +80,39 @@ class OperationMachine:
     def migrate(self, row: Row, kind: str, *numbers: int | None) -> None:
         """`kind` and the arguments of that function of `core.placement.migration`."""
         self._operation = begin("m", getattr(migration, kind)(0, *numbers), Partition(*row), 0.0)
+
+    def resume(
+        self,
+        row: Row,
+        result: tuple[int, ...],
+        learner: Any = "STREAMING",
+        copy: Any = "COPYING",
+        **facts: Any,
+    ) -> str | None:
+        """A new master reads that owner and destination 2 report migration `m`, with this result.
+
+        `theirs` and `base` are what the destination reports instead; `refused`: it will not accept.
+        """
+        refused, theirs = "refused" in facts, facts.get("theirs", result)
+        learner_report = LearnerReport("m", 0, 2, learner, 0, result=result)
+        copy_report = CopyReport("m", 0, facts.get("base", row[0]), copy, 3, "", theirs, refused)
+        self._operation = move.resume(learner_report, copy_report, Partition(*row), self._now)
+        return None if self._operation else "not resumed"
+
+    def resume_session(self, *partitions: int, engine: str = "", fetch: str = "", **ended: str) -> str | None:
+        """A new master reads of a session of member 1 for member 2; `fetch`: member 2 reports a copy.
+
+        `ended` is why the session ended; `opening`: its checkpoint is being made.
+        """
+        tablets = tuple(SessionTablet(partition, 3, OpId(4, 1), 100) for partition in (6, 7))
+        info = None if "opening" in ended else SessionInfo("s", "secret", tablets)
+        reported = SessionReport("s", 0, 0, ended.get("ended", ""), 2, engine, info)
+        generations = dict.fromkeys(partitions, 4)
+        self._operation = copy_session.resume(reported, 1, generations, bool(fetch), self._now)
+        if self._operation is None:
+            return "not resumed"
+        self._operation.partitions.update({p: f"m{p}" for p in partitions})
+        return None
 
     def state_change(self) -> None:
         self._operation = StateChange()

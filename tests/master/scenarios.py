@@ -105,6 +105,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
     "rolling update": Scenario(2, 1, 2, _outdate),
     "planned stop": Scenario(3, 2, 2, _stop),
+    "scale up": Scenario(2, 3, 2, _change_spec(members=3), Type.MOVE),
     "scale down": Scenario(3, 3, 2, _change_spec(members=2), Type.MOVE),
 }
 

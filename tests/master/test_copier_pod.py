@@ -80,7 +80,7 @@ class Api:
 
 
 def leadership(wave: CopySession | None = None) -> State:
-    state = State(1, PartitionTable.empty(8), 1, 0, 0.0)
+    state = State(1, PartitionTable.empty(8), 1, 0, 0.0, recovered=True)
     if wave is not None:
         state.operations.begin(wave)
     return state

@@ -6,11 +6,13 @@ is run once to count its steps, then again for each of them; afterwards all that
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from stele.errors import SteleError
 from stele.master.loop import Deposed
+from stele.wire.configmap import decode_head, encode_head
 from tests.fakes.members import FakeMember
 from tests.master.checks import check_state
 from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
@@ -54,19 +56,81 @@ async def until(harness: Harness, at: int, held: Callable[[FakeMember], object])
     await harness.loop.close()
 
 
-async def test_active_on_both_sides_is_rolled_back() -> None:
-    """The master dies before the commit at the destination; the next one rolls back."""
+def copied(harness: Harness) -> list[int]:
+    """Partitions of all sessions that were opened, each as often as it was copied."""
+    volumes = harness.world.volumes.values()
+    return sorted(p for volume in volumes for tablets in volume.opened.values() for p in tablets)
+
+
+COPIES = ["move of the owner", "move of a backup", "copy", "shift down", "scale up"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", COPIES)
+async def test_no_byte_is_copied_twice_whenever_the_master_dies(name: str, after: bool) -> None:
+    """Each migration goes on with the next master where it was, once both sides take part in it."""
+    scenario = SCENARIOS[name]
+    undisturbed = copied(await run(scenario, Fuse()))
+    assert undisturbed
+    for at in range(1, await steps_of(scenario) + 1):
+        harness = await run(scenario, Fuse(at, after))
+        assert copied(harness) == undisturbed, f"{name}, step {at}, after: {after}"
+        await harness.loop.close()
+
+
+async def test_a_new_master_counts_what_it_adopts_in_its_plan() -> None:
     harness = await prepared(SCENARIOS["move of the owner"])
     SCENARIOS["move of the owner"].begin(harness)
-    await until(harness, 0, lambda member: member.learners)
+    await until(harness, 1, lambda member: member.sessions)
     (id,) = harness.world.volumes[0].events.begun
-    harness.world.drained, rows = set(), harness.table().partitions
-    harness.change_spec(members=3)
     harness.start_master()
     await finish(harness)
-    assert harness.table().partitions == rows
+    assert harness.world.volumes[0].events.committed == [id]
+    (plan,) = harness.state.rebalance.finished
+    assert plan.done == plan.planned == {"MOVE": 1}
+    assert plan.destinations[2].engine is not None
+
+
+@pytest.mark.parametrize("side", [0, 2])
+async def test_a_migration_of_which_a_side_restarted_is_rolled_back(side: int) -> None:
+    """It does not know any more what it had not persisted."""
+    harness = await prepared(SCENARIOS["move of the owner"])
+    SCENARIOS["move of the owner"].begin(harness)
+    await until(harness, 1, lambda member: member.sessions)
+    (id,) = harness.world.volumes[0].events.begun
+    harness.kill(side)
+    harness.revive(side)
+    harness.start_master()
+    await finish(harness)
     assert harness.world.volumes[0].events.rolled_back == [id]
-    assert harness.world.volumes[2].events.rolled_back == [id]
+    assert harness.table().partitions[0].replicas == (2, 1)
+
+
+async def test_nothing_continues_in_a_state_that_forbids_migrations() -> None:
+    """Its change has waited for migrations to end: what is still reported was rolled back before it."""
+    harness = await prepared(SCENARIOS["move of the owner"])
+    SCENARIOS["move of the owner"].begin(harness)
+    await until(harness, 1, lambda member: member.sessions)
+    (id,) = harness.world.volumes[0].events.begun
+    version, data = harness.shared.objects["head"]
+    harness.shared.put("head", encode_head(replace(decode_head(data), state="Frozen")), version)
+    harness.change_spec(state="Frozen")
+    harness.start_master()
+    await harness.until_quiet()
+    assert harness.world.volumes[0].events.rolled_back == [id]
+
+
+async def test_a_migration_that_its_destination_refused_is_rolled_back() -> None:
+    """Its frozen owner was told so: it serves, or is about to."""
+    harness = await prepared(SCENARIOS["move of the owner"])
+    SCENARIOS["move of the owner"].begin(harness)
+    await until(harness, 0, lambda member: member.frozen)
+    (id,) = harness.world.volumes[0].events.begun
+    harness.world.volumes[2].copies[0].refused = True
+    harness.start_master()
+    await finish(harness)
+    assert harness.world.volumes[0].events.rolled_back == [id]
+    assert harness.table().partitions[0].replicas == (2, 1)
 
 
 async def test_completed_at_the_destination_is_completed_at_the_source() -> None:

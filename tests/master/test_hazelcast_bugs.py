@@ -90,6 +90,9 @@ async def test_pull_16189_no_migration_begins_before_the_one_before_it_is_cleane
     refused: list[str] = []
     plain = source._AddLearner
     source._AddLearner = lambda c: note(refused, plain(c))  # type: ignore[method-assign]
+    for volume in harness.world.volumes.values():
+        for copy in volume.copies.values():
+            copy.refused = True
     await harness.restart()
     await finish(harness)
     assert old in source.events.rolled_back

@@ -129,7 +129,42 @@ async def test_each_answer_makes_the_patience_begin_anew_and_a_forgotten_job_is_
     begun = asyncio.get_running_loop().time()
     assert await ended(client) == Job("DONE", 5)
     assert asyncio.get_running_loop().time() - begun > 1.0
-    assert len(client.submitted) > 4
+    assert len(client.submitted) >= 4, "once for each time that the copier did not know it"
+
+
+async def test_a_job_goes_on_when_the_master_ends_and_the_next_one_follows_it() -> None:
+    client = Client(CopyJobStatus(SESSION, "RUNNING", 3))
+    for _ in range(2):
+        known = asyncio.Event()
+        jobs = SparkJobs(cluster, lambda: "10.0.0.9", known.set, client.connect)
+        jobs.want([wave()], state_of())
+        await asyncio.wait_for(known.wait(), 10)
+        await jobs.close()
+    assert not client.submitted, "it is the previous master's"
+    assert not client.cancelled
+
+
+async def test_a_job_that_is_done_stays_until_its_files_are_ingested() -> None:
+    """A master that takes over meanwhile reads from the copier that nothing is left to be copied."""
+    client, known = Client(CopyJobStatus(SESSION, "DONE", 5)), asyncio.Event()
+    jobs, state, session = (
+        SparkJobs(cluster, lambda: "10.0.0.9", known.set, client.connect),
+        state_of(),
+        wave(),
+    )
+    state.operations.begin(session)
+    jobs.want([session], state)
+    await asyncio.wait_for(known.wait(), 10)
+    session.on_job(jobs.jobs()[SESSION])
+    assert session.stage is Stage.INGEST
+    jobs.want([], state)
+    await asyncio.sleep(0.02)
+    assert not client.cancelled
+    session.close()
+    jobs.want([], state)
+    await asyncio.sleep(0.02)
+    await jobs.close()
+    assert (client.submitted, client.cancelled) == ([], [SESSION])
 
 
 async def test_addresses_of_ipv6_are_bracketed() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stele.adapters.spark.client import CopierClient
 from stele.core.control.commands import JobState, Reason, ReasonCode
-from stele.core.control.operations.copy_session import CopySession, Job
+from stele.core.control.operations.copy_session import CopySession, Job, Stage
 from stele.core.control.state import State
 from stele.errors import SteleError, Unavailable
 from stele.master import manifests
@@ -23,7 +23,11 @@ PATIENCE_SECONDS = 20.0
 
 
 class SparkJobs:
-    """Runs one task for each wanted session and keeps its newest status for the loop."""
+    """Runs one task for each wanted session and keeps its newest status for the loop.
+
+    The jobs go on when this process ends: the next master adopts their sessions. The copier ends those that
+    it does not ask for.
+    """
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class SparkJobs:
         self._cluster, self._address, self._wake, self._connect = cluster, address, wake, connect
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, Job] = {}
+        self._closing = False
 
     def problem(self) -> str:
         """Return why Spark cannot be used now; empty when it can."""
@@ -44,8 +49,10 @@ class SparkJobs:
         return self._jobs
 
     def want(self, sessions: Sequence[CopySession], state: State) -> None:
-        """Submit the jobs of these sessions, and cancel those of all others."""
-        for id in self._tasks.keys() - {session.id for session in sessions}:
+        """Submit the jobs of these sessions, and delete those of others, but not while their files are
+        ingested: a new master asks for such a job once more."""
+        ingested = {id for id, each in state.operations.sessions.items() if each.stage is Stage.INGEST}
+        for id in self._tasks.keys() - {session.id for session in sessions} - ingested:
             self._tasks.pop(id).cancel()
             self._jobs.pop(id, None)
         for session in sessions:
@@ -54,44 +61,56 @@ class SparkJobs:
                 self._tasks[session.id] = asyncio.get_running_loop().create_task(work)
 
     async def _follow(self, job: CopyJob) -> None:
+        """Poll until the job ends, and delete it when it failed or is not wanted any more."""
         try:
-            await self._poll(job)
+            if await self._poll(job):
+                await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            # The session has ended, or this master has: the copy is not needed any more.
-            await self._delete(job.session)
+            if not self._closing:
+                # The session has ended: the copy is not needed any more.
+                await self._delete(job.session)
             raise
 
-    async def _poll(self, job: CopyJob) -> None:
-        """Poll until the job ends, the copier refuses it, or it has been silent for too long."""
+    async def _poll(self, job: CopyJob) -> bool:
+        """Poll until the job ends, the copier refuses it, or it has been silent for too long.
+
+        Returns whether it is done.
+        """
         clock = asyncio.get_running_loop().time
-        heard, known = clock(), False
+        heard = clock()
         while True:
             try:
-                status = await self._ask(job, known)
+                status = await self._ask(job)
             except Unavailable as error:
                 log.info("copier: %s", error)
                 if clock() - heard > PATIENCE_SECONDS:
                     text = f"the copier did not answer for {PATIENCE_SECONDS:g} s: {error}"
                     self._note(job.session, Job(JobState.FAILED, 0, Reason(ReasonCode.COPIER_SILENT, text)))
-                    return
+                    return False
                 await asyncio.sleep(POLL_SECONDS * 5)
                 continue
             except SteleError as error:
                 # A refusal: a retry would get the same answer.
                 self._note(job.session, Job(JobState.FAILED, 0, Reason.of(error)))
                 break
-            known, heard = status is not None, clock()
-            if status is not None:
-                newest = Job(status.state, status.copied_bytes, status.failure, status.tasks, status.retries)
-                self._note(job.session, newest)
-                if status.state in (JobState.DONE, JobState.FAILED):
-                    break
+            heard = clock()
+            newest = Job(status.state, status.copied_bytes, status.failure, status.tasks, status.retries)
+            self._note(job.session, newest)
+            if status.state == JobState.DONE:
+                return True
+            if status.state == JobState.FAILED:
+                break
             await asyncio.sleep(POLL_SECONDS)
         await self._delete(job.session)
+        return False
 
-    async def _ask(self, job: CopyJob, known: bool) -> CopyJobStatus | None:
+    async def _ask(self, job: CopyJob) -> CopyJobStatus:
+        """Return the status of the session's job; submit it when the copier knows none.
+
+        A previous master may have submitted it, for more tablets or with other settings: then it goes on.
+        """
         async with self._client() as client:
-            return await (client.status(job.session) if known else client.submit(job))
+            return await client.status(job.session) or await client.submit(job)
 
     async def _delete(self, session: str) -> None:
         try:
@@ -113,6 +132,7 @@ class SparkJobs:
             self._wake()
 
     async def close(self) -> None:
+        self._closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -342,10 +342,10 @@ class KubernetesClusterObjects:
         return self._namespace_setup.problem if asked else None
 
     def _has_spark_jobs(self) -> bool:
-        """Return whether Spark jobs may be running; true before the first status."""
-        if self._state is None:
+        """Return whether Spark jobs may be running; true until the master has taken over."""
+        if self._state is None or not self._state.recovered:
             return True
-        return any(session.wants_job for session in self._state.operations.sessions.values())
+        return any(session.copied_by_spark for session in self._state.operations.sessions.values())
 
     def copier_address(self) -> str:
         """Return the copier's address; empty while it is not ready."""

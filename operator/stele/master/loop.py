@@ -194,7 +194,9 @@ class ClusterLoop:
         changed = await self._commit(state, decision, now)
         self._trace.note(state)
         self._exchange(state, observed, decision.commands, busy=decision.busy)
-        self._copier.want(decision.jobs, state)
+        if state.recovered:
+            # Before, it is not known which jobs go on.
+            self._copier.want(decision.jobs, state)
         await self._act(decision, now)
         await self._report(state, decision, now)
         return decision.busy or changed

@@ -109,6 +109,9 @@ SESSIONS_ENDED_MAX = 64
 SESSION_WATCH_SECONDS = 1.0
 """Interval of checks of sessions' leases and of what they hold."""
 
+TAKE_OVER_LEASE_SECONDS = 60.0
+"""Time that a session stays open after each exchange of a master that takes over."""
+
 STAGING_AGE_SECONDS = 600.0
 """Age without writes at which a staging directory that no master knows is deleted."""
 

@@ -395,7 +395,10 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """At the owner: a PRE_VOTER or waited-for learner, or the backup that a SWAP waits for."""
+    """At the owner: a PRE_VOTER or waited-for learner, or the backup that a SWAP waits for.
+
+    `result` is the row that its migration makes; empty when this process does not know it.
+    """
 
     id: str
     partition: int
@@ -403,6 +406,7 @@ class LearnerReport(msgspec.Struct, frozen=True):
     state: LearnerState
     lag: int
     handed_over: OpId | None = None
+    result: Slots = ()
 
 
 class CopyState(StrEnum):
@@ -414,7 +418,10 @@ class CopyState(StrEnum):
 
 
 class CopyReport(msgspec.Struct, frozen=True):
-    """At the destination: a tablet that is being received."""
+    """At the destination: a tablet that is being received.
+
+    `result` is as in LearnerReport. `refused`: this member will never accept that row.
+    """
 
     id: str
     partition: int
@@ -422,6 +429,8 @@ class CopyReport(msgspec.Struct, frozen=True):
     state: CopyState
     generation: int = 0
     error: str = ""
+    result: Slots = ()
+    refused: bool = False
 
 
 class FetchState(StrEnum):
@@ -453,13 +462,17 @@ class FetchReport(msgspec.Struct, frozen=True):
 class SessionReport(msgspec.Struct, frozen=True):
     """At a source: a session that is not closed. `ended` is why it ended by itself, empty while open.
 
-    `held_bytes` counts files of its checkpoint that the database no longer needs.
+    `held_bytes` counts files of its checkpoint that the database no longer needs. `destination`, `engine` and
+    `info` are for a new master (`ExchangeRequest.want_tablets`); `info` is None until the session is open.
     """
 
     session: str
     lease_left_ms: int = 0
     held_bytes: int = 0
     ended: str = ""
+    destination: int = -1
+    engine: str = ""
+    info: SessionInfo | None = None
 
 
 class SilentPeer(msgspec.Struct, frozen=True):

@@ -145,6 +145,30 @@ def swap(partition: PartitionId, owner: MemberIndex, backup: MemberIndex, index:
     return Migration(partition, Type.SWAP, owner, 0, index, backup, index, 0)
 
 
+def copying(
+    partition: PartitionId, before: Replicas, after: Replicas, destination: MemberIndex
+) -> Migration | None:
+    """Return the migration that copies to `destination` and makes this row of that; None when there is none.
+
+    The rows determine it: the destination's index was empty (COPY), or its member left (MOVE) or has another
+    index now (SHIFT_DOWN).
+    """
+    if destination in before or destination not in after:
+        return None
+    index = after.index(destination)
+    source = before[index] if index < len(before) else None
+    if source is None:
+        migration = copy(partition, index, destination)
+    elif source in after:
+        migration = shift_down(partition, source, index, after.index(source), destination)
+    else:
+        migration = move(partition, index, source, destination)
+    try:
+        return migration if step(before, migration) == after else None
+    except Conflict:
+        return None
+
+
 def swapped(row: Replicas, backup: MemberIndex) -> Replicas:
     """Return the row in which the owner and this backup have changed places."""
     owner = row[0]

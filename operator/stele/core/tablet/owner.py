@@ -13,7 +13,7 @@ Invariant: an operation is committed when this member and all in `waited_for` ho
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 
-from stele.core.table.table import Partition
+from stele.core.table.table import Partition, Replicas
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.log import ZERO, OpId
 from stele.core.transitions import check_step
@@ -97,6 +97,7 @@ class Learner:
     The log is kept from `pin` on while it is `pinned`.
 
     `waited` means that the promise to wait for it is on disk; `target` is the last operation at that time.
+    `result` is the row that the migration makes, for reports only; empty after a restart.
     """
 
     id: str
@@ -107,6 +108,7 @@ class Learner:
     waited: bool = False
     target: int = 0
     pinned: bool = True
+    result: Replicas = ()
 
     def _enter(self, state: LearnerState) -> None:
         check_step(f"learner of {self.id}", LEARNER_TRANSITIONS, self.state, state)
@@ -397,7 +399,7 @@ class Owner:
 
     # -- learners and hand-over
 
-    def add_learner(self, id: str, member: int, base: int) -> None:
+    def add_learner(self, id: str, member: int, base: int, result: Replicas = ()) -> None:
         """Feed a destination. A repetition does nothing; another migration is refused while one is active."""
         if base != self.tablet.row.version:
             raise Refused(f"the row has version {self.tablet.row.version}, not {base}", "STALE_VERSION")
@@ -407,7 +409,7 @@ class Owner:
             return
         if member in self.members or member == self.tablet.me:
             raise Refused(f"member {member} is already in the row", "ILLEGAL_STATE")
-        self.learner = Learner(id, member, base, self.tablet.log.applied[1])
+        self.learner = Learner(id, member, base, self.tablet.log.applied[1], result=result)
         self.progress[member] = Progress()
 
     def drop_learner(self, id: str) -> bool:

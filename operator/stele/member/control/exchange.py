@@ -63,7 +63,7 @@ class Exchange:
             if code:
                 return self._reporter.reply(code, detail, request.known)
             if not request.recipient:
-                return self._with_table(self._reporter.reply(m.OK, "", request.known), request)
+                return self._report(request)
             self._handovers.on_exchange()
             try:
                 await self._adopt(request)
@@ -77,15 +77,11 @@ class Exchange:
                 raise_unless_disk_full(error)
                 return self._reporter.reply(m.ResultCode.NO_SPACE, str(error), request.known)
             results = await self._dispatcher.run(request.commands)
-            made = self._reporter.reply(m.OK, "", request.known)
-            return self._with_table(msgspec.structs.replace(made, results=results), request)
+            return msgspec.structs.replace(self._report(request), results=results)
 
-    def _with_table(self, reply: m.ExchangeReply, request: m.ExchangeRequest) -> m.ExchangeReply:
-        table = self._tablets.table
-        if not request.want_tablets:
-            return reply
-        members = tuple(table.members.values())
-        return msgspec.structs.replace(reply, rows=table.to_rows(), members=members)
+    def _report(self, request: m.ExchangeRequest) -> m.ExchangeReply:
+        report = self._reporter.reply(m.OK, "", request.known)
+        return self._reporter.for_take_over(report) if request.want_tablets else report
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
         if not self.started:

@@ -61,6 +61,7 @@ class Migrations:
                 return m.Result(generation=copy.generation, last=replica.last)
             self._check_start(replica, command)
             generation = await self._begin_copy(replica, command)
+            replica.copy_result = command.result
             self._services.begin(command, self._tablets.me)
         await self._services.until_notified(command.partition)
         return m.Result(generation=generation, last=replica.last)
@@ -169,7 +170,17 @@ class Migrations:
             state = m.CopyState.INGESTED
         elif replica.state is TabletState.COPYING:
             state = m.CopyState.COPYING
-        return m.CopyReport(copy.id, replica.partition, copy.base, state, copy.generation, error)
+        refused = replica.meta.refused is not None and replica.meta.refused.id == copy.id
+        return m.CopyReport(
+            copy.id,
+            replica.partition,
+            copy.base,
+            state,
+            copy.generation,
+            error,
+            replica.copy_result,
+            refused,
+        )
 
     # -- at the owner
 
@@ -187,7 +198,7 @@ class Migrations:
             replica, owner = self._owner(command.partition)
             if command.destination not in self._tablets.table.members:
                 raise Refused(f"member {command.destination} is not known here", "UNKNOWN_MEMBER")
-            owner.add_learner(command.id, command.destination, command.base)
+            owner.add_learner(command.id, command.destination, command.base, command.result)
             self._replicator.own(replica)
             self._services.begin(command, command.destination)
         await self._services.until_notified(command.partition)

@@ -86,6 +86,12 @@ class Reporter:
             dropped=tuple(dropped),
         )
 
+    def for_take_over(self, reply: m.ExchangeReply) -> m.ExchangeReply:
+        """Add what only a new master needs: table and member list, and what it needs to continue copies."""
+        table, sessions = self._tablets.table, self._sessions.take_over()
+        members = tuple(table.members.values())
+        return msgspec.structs.replace(reply, rows=table.to_rows(), members=members, sessions=sessions)
+
     def _reply(self, code: str, detail: str) -> m.ExchangeReply:
         table, fetches = self._tablets.table, self._sessions.fetches
         return m.ExchangeReply(
@@ -225,6 +231,7 @@ def _learners(replicas: Iterable[Replica]) -> list[m.LearnerReport]:
                 state=learner.state,
                 lag=max(0, replica.tablet.log.last[1] - match),
                 handed_over=handed_over,
+                result=learner.result,
             )
         )
     return found

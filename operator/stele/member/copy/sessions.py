@@ -222,6 +222,19 @@ class CopySessions:
             if each.ended or not name.startswith(EXPORT_PREFIX)
         )
 
+    def take_over(self) -> tuple[m.SessionReport, ...]:
+        """Return the reports for a new master, and keep open sessions until it can renew their leases.
+
+        It knows none of them before it has the reports of all members.
+        """
+        return tuple(self._take_over(self.known[each.session], each) for each in self.reports())
+
+    def _take_over(self, session: SourceSession, report: m.SessionReport) -> m.SessionReport:
+        session.until = max(session.until, self._background.now() + limits.TAKE_OVER_LEASE_SECONDS)
+        return msgspec.structs.replace(
+            report, destination=session.destination, engine=session.engine, info=session.info
+        )
+
     # -- time
 
     async def _watch(self) -> None:

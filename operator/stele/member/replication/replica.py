@@ -5,6 +5,7 @@ from collections import deque
 
 from stele.core.control.commands import OpId
 from stele.core.kv.dedup import RememberedClients
+from stele.core.table.table import Replicas
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
@@ -28,6 +29,7 @@ class Replica:
     `flushed` is the last index whose data survives a crash. `owner_commit` is the owner's last commit index,
     and `fetched_at` when a log's tail was last requested. `broken` is why the tablet is offline, if so.
     `loads` are the bulk loads in the log, by index; while one is `ingesting`, nothing is applied.
+    `copy_result` is the row that the copy to this member makes, for reports only; empty after a restart.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Replica:
         "broken",
         "busy",
         "clients",
+        "copy_result",
         "fetched_at",
         "flushed",
         "ingesting",
@@ -87,6 +90,7 @@ class Replica:
         self.broken = broken
         self.fetched_at = 0.0
         self.busy = False
+        self.copy_result: Replicas = ()
 
     @property
     def state(self) -> TabletState | None:

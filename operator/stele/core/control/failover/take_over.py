@@ -5,6 +5,7 @@ See docs/reference/protocol.md, "Take-over by a new master".
 
 from collections.abc import Mapping
 
+from stele.core.control.failover.adoption import adopt
 from stele.core.control.recovery import resolve
 from stele.core.control.state import Observation, State
 from stele.core.formats import FIRST
@@ -32,8 +33,8 @@ def take_over(state: State, observation: Observation) -> bool:
             return False
         gone.add(index)
     known = state.membership.liveness
-    reports = [each.report for i, each in known.items() if each.report is not None and i not in gone]
-    recovered = resolve(state.table.stored, reports, frozenset(gone), state.epoch)
+    reports = {i: each.report for i, each in known.items() if each.report is not None and i not in gone}
+    recovered = resolve(state.table.stored, reports.values(), frozenset(gone), state.epoch)
     if _waits_for_unlisted(state, observation, recovered.rows):
         return False
     for number, version in recovered.claimed.items():
@@ -43,12 +44,16 @@ def take_over(state: State, observation: Observation) -> bool:
     rows = {number: recovered.rows.get(number, row) for number, row in enumerate(state.table.partitions)}
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
-    state.membership.raise_list_version(report.member_list_version for report in reports)
-    state.operations.change.restore_features(max((report.features for report in reports), default=FIRST))
+    state.membership.raise_list_version(report.member_list_version for report in reports.values())
+    features = max((report.features for report in reports.values()), default=FIRST)
+    state.operations.change.restore_features(features)
+    undecided = state.table.staged.keys() | state.table.claimed.keys() | state.failover.fenced
+    adopted = adopt(state, reports, undecided, observation.now)
     state.recovered = True
     if state.table.members:
         text = f"epoch {state.epoch}: {len(reports)} members answered, {len(gone)} are gone"
-        state.emit("MasterTookOver", f"{text}, {len(recovered.rows)} rows were not stored")
+        text += f", {len(recovered.rows)} rows were not stored"
+        state.emit("MasterTookOver", text + (f", {adopted} migrations continue" if adopted else ""))
     return True
 
 

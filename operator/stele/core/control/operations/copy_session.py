@@ -121,6 +121,7 @@ class CopySession:
     fragments: bool = True
     engine: Engine | None = None
     engine_reason: str = ""
+    engine_noted: bool = False
     stage: Stage = Stage.OPEN
     token: str = ""
     items: tuple[CopyItem, ...] = ()
@@ -185,7 +186,14 @@ class CopySession:
 
     @property
     def wants_job(self) -> bool:
-        """Whether the copier should work on it."""
+        """Whether the copier should work on it: the source knows the engine first, and with it the next
+        master."""
+        noted = self.renewed is not None and self.renewed.engine == Engine.SPARK.value
+        return noted and self.copied_by_spark
+
+    @property
+    def copied_by_spark(self) -> bool:
+        """Whether Spark copies it now, or is about to."""
         return self.stage is Stage.COPY and self.engine is Engine.SPARK
 
     @property
@@ -272,7 +280,7 @@ class CopySession:
 
     def on_job(self, job: Job | None) -> None:
         """Handle the copier's report of the Spark job."""
-        if job is not None and self.wants_job:
+        if job is not None and self.copied_by_spark:
             self._progress(job)
 
     @property
@@ -337,6 +345,35 @@ class CopySession:
         self.partitions.pop(partition, None)
         if not self.partitions:
             self.close()
+
+
+def resume(
+    report: SessionReport,
+    source: MemberIndex,
+    generations: Mapping[PartitionId, int],
+    fetch: bool,
+    now: float,
+) -> CopySession | None:
+    """Rebuild an open session from its source's report; None when it is not open.
+
+    `generations` are those of the tablets that still need it, `fetch` says whether its destination reports a
+    Direct copy. The engine is chosen again when no member knows it.
+    """
+    if report.ended or report.info is None:
+        return None
+    session = CopySession(
+        report.session, source, report.destination, {}, generations, now, stage=Stage.COPY, fetch_sent=fetch
+    )
+    session.token = report.info.token
+    session.items = tuple(
+        CopyItem(each.partition, each.generation, generations[each.partition], each.bytes)
+        for each in report.info.tablets
+        if each.partition in generations
+    )
+    known = next((each for each in Engine if each.value == report.engine), None)
+    session.engine = Engine.DIRECT if fetch else known
+    session.engine_reason = "the previous master chose it"
+    return session
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@
     ABORTED
 
 Commands follow from the step alone and are repeated until their results arrive. Nothing here is stored: a new
-master finds the migration in the reports of both sides and aborts it.
+master finds the migration in the reports of both sides, and resumes it at CATCH_UP or COPY, or aborts it.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ from stele.core.control.commands import (
     Row,
     StartTabletCopy,
 )
-from stele.core.placement.migration import Migration, Type, step
+from stele.core.placement.migration import Migration, Type, copying, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas
 from stele.core.tablet.owner import LearnerState
@@ -259,6 +259,11 @@ class MigrationOperation:
             self.incarnations[member] = incarnation
             self.abort(Reason(ReasonCode.MEMBER_RESTARTED, f"{name} restarted"), now)
 
+    def resume_copy(self, session: str, source: MemberIndex, now: float) -> None:
+        """Continue with a session of the previous master, which copies its tablet."""
+        self.session, self.copied_from = session, source
+        self.enter(Step.COPY, now)
+
     def _note_progress(self, key: object, now: float) -> None:
         if key != self._progress_key:
             self._progress_key, self.progressed_seconds = key, now
@@ -270,6 +275,28 @@ def begin(id: str, migration: Migration, row: Partition, now: float) -> Migratio
     operation = MigrationOperation(id, migration, row, result, now, _first_step(migration), now)
     if operation.owner_changes and not (migration.copies or migration.type is Type.SWAP):
         raise Refused(f"{migration} changes the owner inside the row: that is a SWAP", "ILLEGAL_STATE")
+    return operation
+
+
+def resume(learner: LearnerReport, copy: CopyReport, row: Partition, now: float) -> MigrationOperation | None:
+    """Rebuild a migration from the present reports of its owner and its destination, at CATCH_UP.
+
+    Returns None when it cannot go on. It began on the present row, or it would overwrite a later one. Neither
+    side restarted: a restarted one does not know the result. A destination that accepted the row may serve
+    soon, and one that failed or refused never will. An owner that is frozen already is asked to hand over
+    once more, which changes nothing.
+    """
+    agree = (learner.id, learner.partition, learner.result) == (copy.id, copy.partition, copy.result)
+    unfit = copy.refused or copy.state in (CopyState.FAILED, CopyState.ACCEPTED)
+    if not agree or unfit or copy.base != row.version:
+        return None
+    migration = copying(copy.partition, row.replicas, copy.result, learner.destination)
+    if migration is None:
+        return None
+    operation = MigrationOperation(copy.id, migration, row, copy.result, now, Step.CATCH_UP, now)
+    operation.generation, operation.attached = copy.generation, True
+    if copy.state is CopyState.INGESTED:
+        operation.copies, operation.copied_seconds = 1, now
     return operation
 
 

@@ -11,6 +11,7 @@ from stele.core.control.rebalance.copy_scheduling import (
     has_room,
     note_end,
     note_engine,
+    plans_of,
     share_bandwidth,
 )
 from stele.core.control.rebalance.scheduler import pass_reports
@@ -45,6 +46,8 @@ def drive_sessions(state: State, observation: Observation) -> None:
         session.note_progress(observation.now)
         if session.stage is Stage.COPY and session.engine is None:
             _choose(state, observation, session)
+        if session.stage is Stage.COPY and not session.engine_noted:
+            _note_engine(state, session, observation.now)
         if session.stage in (Stage.CLOSE, Stage.CLOSED):
             _end_session(state, session, observation.now)
         if session.done:
@@ -180,13 +183,18 @@ def _choose(state: State, observation: Observation, session: CopySession) -> Non
         copier_problem=observation.copier_problem,
         spark_failure=_spark_failure(state, session.destination, observation.now),
     )
-    for id in session.partitions.values():
-        for progress in state.rebalance.counted_for.get(id, ()):
-            if progress.engine is not Engine.SPARK:
-                progress.engine, progress.engine_reason = session.engine, session.engine_reason
-    note_engine(state, session, observation.now)
+    _note_engine(state, session, observation.now)
     if lack := Space(state, but=session.id).lack(session.destination, session.bytes):
         session.fail(Reason(ReasonCode.NO_SPACE, lack))
+
+
+def _note_engine(state: State, session: CopySession, now: float) -> None:
+    """Note the engine in the session's plans: when it is chosen, or by the master that adopted it."""
+    session.engine_noted = True
+    for progress in plans_of(state, session):
+        if progress.engine is not Engine.SPARK:
+            progress.engine, progress.engine_reason = session.engine, session.engine_reason
+    note_engine(state, session, now)
 
 
 def _spark_failure(state: State, destination: MemberIndex, now: float) -> str:

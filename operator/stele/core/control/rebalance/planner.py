@@ -17,6 +17,7 @@ from typing import Any
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
+from stele.core.control.operations.move import MigrationOperation
 from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.user_plans import (
     begin_requested,
@@ -148,10 +149,31 @@ def make_plan(state: State, observation: Observation) -> None:
             return
     rest = "what is left after the plan before"
     reason = _reason(state, members, desired, requests) if changed else rest
+    adopted = _count_adopted(state)
     note_planned(state, requests, plan, sizes(state))
     if _nothing_left(state, plan, members):
         plans.approved = ""
-    _adopt(state, observation, expected, plan, _Case(situation, reason, copies, goes_on=not changed))
+    case = _Case(situation, reason, copies, goes_on=not changed, adopted=adopted)
+    _follow_plan(state, observation, expected, plan, case)
+
+
+def plans_for(state: State, number: PartitionId) -> list[RebalanceProgress]:
+    """Return the present plan, and the users' plans with a move of this partition."""
+    present, running = state.rebalance.progress, RebalancePhase.RUNNING
+    return [
+        each
+        for each in state.rebalance.plans
+        if each is present or (each.phase is running and number in each.partitions)
+    ]
+
+
+def _count_adopted(state: State) -> list[MigrationOperation]:
+    """Count what this master adopted for users' plans. Returns it; the plan that is made next counts it."""
+    counted_for = state.rebalance.counted_for
+    adopted = [each for each in state.operations.migrations.values() if each.id not in counted_for]
+    for operation in adopted:
+        counted_for[operation.id] = tuple(plans_for(state, operation.partition))
+    return adopted
 
 
 def _lasting(key: tuple[Any, ...]) -> tuple[object, ...]:
@@ -315,14 +337,23 @@ def _reason(
 
 
 class _Case:
-    """Why a plan is made; one that `goes_on` continues the previous plan."""
+    """Why a plan is made; one that `goes_on` continues the previous plan. It counts `adopted` migrations."""
 
-    def __init__(self, situation: str, reason: str, copies: int | None, *, goes_on: bool) -> None:
-        self.situation, self.copies, self.goes_on = situation, copies, goes_on
+    def __init__(
+        self,
+        situation: str,
+        reason: str,
+        copies: int | None,
+        *,
+        goes_on: bool,
+        adopted: Sequence[MigrationOperation],
+    ) -> None:
+        self.situation, self.copies, self.goes_on, self.adopted = situation, copies, goes_on, adopted
         self.reason = reason if copies is None else f"{reason}; leaves {copies} copies of each partition"
 
 
-def _adopt(state: State, observation: Observation, on: PartitionTable, plan: Plan, case: _Case) -> None:
+def _follow_plan(state: State, observation: Observation, on: PartitionTable, plan: Plan, case: _Case) -> None:
+    """Let the plan's migrations wait for their start, or for its approval."""
     plans = state.rebalance
     plans.refusals = plan.refusals
     if plans.approved != case.situation:
@@ -339,7 +370,7 @@ def _adopt(state: State, observation: Observation, on: PartitionTable, plan: Pla
         return
     if progress is not None:
         finish_plan(state, RebalancePhase.SUPERSEDED, now)
-    if plan.migrations:
+    if plan.migrations or case.adopted:
         phase = RebalancePhase.PROPOSED if proposed else RebalancePhase.RUNNING
         plans.progress = _new_progress(state, plan, case, phase, now)
         _announce(state, plans.progress)
@@ -372,12 +403,14 @@ def _waiting(state: State, plan: Plan) -> set[PartitionId]:
 def _new_progress(
     state: State, plan: Plan, case: _Case, phase: RebalancePhase, now: float
 ) -> RebalanceProgress:
-    state.rebalance.plan_number += 1
-    progress = RebalanceProgress(
-        state.rebalance.plan_number, plan, case.reason, now, 0, Counter(), phase=phase
-    )
+    plans = state.rebalance
+    plans.plan_number += 1
+    whole = replace(plan, migrations=(*(each.migration for each in case.adopted), *plan.migrations))
+    progress = RebalanceProgress(plans.plan_number, whole, case.reason, now, 0, Counter(), phase=phase)
     progress.situation, progress.copies_left = case.situation, case.copies
-    _count(state, progress, plan)
+    for operation in case.adopted:
+        plans.counted_for[operation.id] = (progress, *plans.counted_for[operation.id])
+    count_planned(state, progress, plan.migrations, sizes(state))
     return progress
 
 

@@ -8,7 +8,6 @@ from stele.core.control.operations.move import MigrationOperation, Step, begin
 from stele.core.control.operations.operation import Operation
 from stele.core.control.operations.partition_reset import PartitionReset
 from stele.core.control.operations.promotion import Promotion
-from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.rebalance.copy_scheduling import (
     Space,
     forget_short,
@@ -17,7 +16,7 @@ from stele.core.control.rebalance.copy_scheduling import (
 )
 from stele.core.control.rebalance.copy_waves import CopyWaves
 from stele.core.control.rebalance.handover import SwapRoom, start_handovers
-from stele.core.control.rebalance.planner import data_members
+from stele.core.control.rebalance.planner import data_members, plans_for
 from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal
@@ -84,7 +83,7 @@ def start(state: State, observation: Observation) -> None:
         operation = begin(state.new_id("m"), migration, rows[migration.partition], now)
         state.operations.begin(operation)
         room.take(migration)
-        plans.counted_for[operation.id] = tuple(_plans_for(state, migration.partition))
+        plans.counted_for[operation.id] = tuple(plans_for(state, migration.partition))
 
 
 def _burdens(operation: MigrationOperation) -> bool:
@@ -104,21 +103,11 @@ def _admission(state: State, desired: DesiredSpec, room: SwapRoom, now: float) -
         refusal = space.admit(migration)
         if refusal is not None and migration.destination is not None:
             note_short(state, migration.destination, refusal, now)
-            for progress in _plans_for(state, migration.partition):
+            for progress in plans_for(state, migration.partition):
                 progress.waiting[migration.partition] = refusal
         return refusal is None and waves.admit(migration)
 
     return admit
-
-
-def _plans_for(state: State, number: PartitionId) -> list[RebalanceProgress]:
-    """Return the present plan, and the users' plans with a move of this partition."""
-    present, running = state.rebalance.progress, RebalancePhase.RUNNING
-    return [
-        each
-        for each in state.rebalance.plans
-        if each is present or (each.phase is running and number in each.partitions)
-    ]
 
 
 def _unresolved(state: State, able: frozenset[MemberIndex]) -> set[PartitionId]:
