@@ -24,6 +24,7 @@ from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.fakes.api import merged
 from tests.simulation.builds import Features
+from tests.simulation.copied import Copies
 from tests.simulation.history import Violation
 from tests.simulation.kubelet import Machine
 from tests.simulation.master import MasterProcess
@@ -54,6 +55,7 @@ class Rules:
         self.power = Power(world, self._is_away)
         self.plans = Plans(world, self._check)
         self.features = Features(world, self._check)
+        self.copies = Copies(world, self._check)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}

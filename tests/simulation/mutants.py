@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from msgspec import structs
+
 from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import answers, decide
-from stele.core.control.commands import OpId
+from stele.core.control.commands import LearnerReport, OpId
+from stele.core.control.failover import adoption, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
@@ -406,6 +409,42 @@ def swaps_before_all_know_them() -> AbstractContextManager[Any]:
     return patch.object(planner, "_possible", lambda state, plan: plan)
 
 
+def copies_begin_again() -> AbstractContextManager[Any]:
+    """A new master continues migrations, but closes the sessions that copy their tablets."""
+    return patch.object(adoption, "_adopt_session", lambda *_: None)
+
+
+def resumed_without_a_hand_over() -> AbstractContextManager[Any]:
+    """A new master takes it that an owner whose learner is in sync was frozen by the one before."""
+    real = adoption.move.resume
+
+    def resume(learner: LearnerReport, *others: Any) -> MigrationOperation | None:
+        operation = real(learner, *others)
+        if operation is not None and learner.state is LearnerState.IN_SYNC:
+            operation.step = Step.ACCEPT
+        return operation
+
+    return patch.object(adoption.move, "resume", resume)
+
+
+def adopted_on_earlier_reports() -> AbstractContextManager[Any]:
+    """Members report to a new master before its epoch is on their disk, and it adopts by that."""
+    real, adopt = take_over.adopt, Exchange._adopt
+
+    async def adopt_table(self: Exchange, request: Any) -> None:
+        if not request.want_tablets:
+            await adopt(self, request)
+
+    def adopt_all(state: State, reports: Any, *others: Any) -> int:
+        current = {index: structs.replace(each, epoch=state.epoch) for index, each in reports.items()}
+        return real(state, current, *others)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Exchange, "_adopt", adopt_table))
+    stack.enter_context(patch.object(take_over, "adopt", adopt_all))
+    return stack
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -441,5 +480,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     swaps_before_all_know_them: ("mixed", 36, "nothing beyond the features"),
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
     swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
+    copies_begin_again: ("takeovers", 0, "no byte is copied twice for a new master"),
+    adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

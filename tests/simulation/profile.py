@@ -60,6 +60,9 @@ FAULTS = (
 USERS_MOVES = ("scale", "drain a member", "change replicas")
 """What users do that moves partitions, and hurts nobody."""
 
+OF_THE_MASTER = ("kill the master", "kill the master at a step")
+"""What befalls the master alone: copies go on meanwhile."""
+
 HAND_OVER = "hand over a member"
 """A user empties a member of ownership, or takes that back."""
 
@@ -389,6 +392,35 @@ def _mixed(seed: int) -> Profile:
     )
 
 
+def _takeovers(seed: int) -> Profile:
+    """Copies all the time, while nothing but the master fails, again and again."""
+    chance = random.Random(f"takeovers {seed}")
+    return replace(
+        _swarm(seed),
+        members=chance.choice((3, 4)),
+        replicas=chance.choice((1, 2, 2)),
+        partitions=chance.choice((12, 48)),
+        clients=2,
+        keys=6,
+        think_seconds=(0.05, 0.4),
+        heartbeat_seconds=0.3,
+        lease_seconds=1.5,
+        grace_seconds=0,
+        chaos_seconds=40.0,
+        calm_seconds=chance.choice((0.5, 1.5)),
+        faults=("scale", "drain a member", *OF_THE_MASTER * 2),
+        rates={"copy late": 0.8},
+        parallel=chance.choice((2, 10)),
+        knobs=_turned(_swarm(seed).knobs, LOG_RETAINED_BYTES=0, FLUSH_SECONDS=0.5),
+        ending="",
+    )
+
+
+def _turned(knobs: tuple[float, ...], **values: float) -> tuple[float, ...]:
+    """These limits, but for those that are named."""
+    return tuple(values.get(name, knob) for (_, name, _), knob in zip(KNOBS, knobs, strict=True))
+
+
 FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
@@ -401,5 +433,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "plans": _plans,
     "mixed": _mixed,
     "swaps": _swaps,
+    "takeovers": _takeovers,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""
