@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from typing import Any
 
 from e2e.demo.clients import Clients
 from e2e.demo.errors import DemoError
-from e2e.demo.kube import GROUP, Api, kubectl
+from e2e.demo.kube import GROUP, Api, command, kubectl
 from e2e.demo.progress import Board, Snapshot
 from e2e.demo.settings import (
     DRAIN_SECONDS_MAX,
@@ -25,7 +27,7 @@ from e2e.demo.settings import (
     PhaseName,
     Settings,
 )
-from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL
+from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL, HELM_SECONDS_MAX, upgrade_command
 from e2e.demo.state import Moves, MoveTracker, conditions_text, unsafe_reason
 from e2e.demo.victims import Container, container_of, kill, runs
 
@@ -69,6 +71,8 @@ class Phases:
             PhaseName.SCALE_UP: self._scale_up,
             PhaseName.KILL_MEMBER: self._kill_member,
             PhaseName.ROLLING_UPDATE: self._rolling_update,
+            PhaseName.UPGRADE: self._upgrade,
+            PhaseName.EVICT: self._evict,
             PhaseName.DRAIN_NODES: self._drain_nodes,
             PhaseName.SCALE_DOWN: self._scale_down,
         }
@@ -124,6 +128,51 @@ class Phases:
             self._env, "--namespace", self._settings.namespace, "annotate", self._settings.resource, at
         )
         self._event(f"kubectl annotate {self._settings.resource} {at}")
+        await self._until_replaced(before)
+
+    async def _upgrade(self) -> None:
+        """Give the operator and all members another image, as an upgrade of Stele does."""
+        before = {each["metadata"]["uid"] for each in await self._member_pods()}
+        words = upgrade_command(self._settings)
+        await command(self._env, *words, seconds_max=HELM_SECONDS_MAX)
+        self._event(" ".join(words[:3]))
+        await self._until_replaced(before)
+
+    async def _evict(self) -> None:
+        """Evict each member's pod; Kubernetes refuses while that would leave too few."""
+        for pod in await self._member_pods():
+            name = pod["metadata"]["name"]
+            await self._evict_pod(name)
+            self._event(f"{name} is evicted")
+            await self._until_replaced({pod["metadata"]["uid"]})
+
+    async def _evict_pod(self, name: str) -> None:
+        namespace = self._settings.namespace
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(body, file)
+            file.flush()
+            await self._while_refused("create", "--raw", path, "--filename", file.name)
+
+    async def _while_refused(self, *words: str) -> None:
+        """Run kubectl again while the disruption budget, which is counted some seconds later, refuses."""
+        deadline = time.monotonic() + RESTART_SECONDS_MAX
+        while True:
+            try:
+                await kubectl(self._env, *words)
+                return
+            except DemoError as error:
+                if "disruption budget" not in str(error) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(1.0)
+
+    async def _until_replaced(self, before: set[str]) -> None:
+        """Wait until none of these pods is left, and the cluster is safe."""
         deadline, left = time.monotonic() + ROLL_SECONDS_MAX, len(before)
         while left:
             cluster = await self._observe()

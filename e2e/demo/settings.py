@@ -42,13 +42,16 @@ class PhaseName(StrEnum):
     SCALE_UP = "scale-up"
     KILL_MEMBER = "kill-member"
     ROLLING_UPDATE = "rolling-update"
+    UPGRADE = "upgrade"
+    EVICT = "evict"
     DRAIN_NODES = "drain-nodes"
     SCALE_DOWN = "scale-down"
 
 
-# Nodes are drained only where each member has a node of its own.
-ALL_PHASES = tuple(each for each in PhaseName if each is not PhaseName.DRAIN_NODES)
-COPY_NOTHING = (PhaseName.ROLLING_UPDATE, PhaseName.DRAIN_NODES)
+COPY_NOTHING = (PhaseName.ROLLING_UPDATE, PhaseName.UPGRADE, PhaseName.EVICT, PhaseName.DRAIN_NODES)
+# Nodes are drained only where each member has a node of its own, and images have a second tag only in kind.
+PLANNED_STOPS_ONLY = COPY_NOTHING[1:]
+ALL_PHASES = tuple(each for each in PhaseName if each not in PLANNED_STOPS_ONLY)
 SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER, PhaseName.ROLLING_UPDATE)
 
 

@@ -163,6 +163,15 @@ def check(settings: Settings) -> None:
         raise PreflightError(str(error)) from error
 
 
+def upgrade_command(settings: Settings) -> list[str]:
+    """Return the words that give the operator and members another image: the same one by its second tag."""
+    command = ["helm", "upgrade", settings.release, str(CHART), "--namespace", settings.operator_namespace]
+    command.append("--reuse-values")
+    for part in ("operator", "member"):
+        command += ["--set-string", f"images.{part}={images.repository(part)}:{images.ALIAS_TAG}"]
+    return [*command, "--wait", f"--timeout={HELM_SECONDS_MAX}s"]
+
+
 def manifest(text: str, settings: Settings) -> dict[str, Any]:
     """The example TabletCluster with the run's own name, namespace, number of members and port, and its
     partitions and engine where the run has a wish."""

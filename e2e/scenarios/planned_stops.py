@@ -1,4 +1,6 @@
-"""Every kind of planned stop, while clients read and write: a rolling update, and a drain of each worker."""
+"""Every kind of planned stop, while clients read and write: a rolling update, an upgrade of
+everything, an eviction of each member, and a drain of each worker.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 from e2e.cluster import cache
 from e2e.demo import main, stage
 from e2e.demo.report import Result
-from e2e.demo.settings import PhaseName
+from e2e.demo.settings import COPY_NOTHING, PhaseName
 from e2e.scenarios import smoke
 
 # As many as workers: volumes stay on their node, so a member of a drained one waits until it is back.
@@ -17,7 +19,7 @@ MEMBERS = 2
 
 def run(data: Path | None = None) -> Result:
     """The result. Its TabletCluster and volumes are removed afterwards."""
-    phases = (PhaseName.QUIET, PhaseName.ROLLING_UPDATE, PhaseName.DRAIN_NODES)
+    phases = (PhaseName.QUIET, *COPY_NOTHING)
     wanted = replace(
         smoke.settings(data), members=MEMBERS, phases=phases, spark_expected=False, engine="Direct"
     )
