@@ -155,7 +155,7 @@ class Crowd:
         self._server = RespServer(node.router, RespServerLimits(), node.command_executor.turn_budget)
         self._pipeline = pipeline
         self._wires = [Wire() for _ in range(connections)]
-        self._connections = [_Connection(self._server) for _ in range(connections)]
+        self._connections = [_Connection(self._server, cluster=False) for _ in range(connections)]
         for connection, wire in zip(self._connections, self._wires, strict=True):
             connection.connection_made(wire)  # type: ignore[arg-type]
         self._random = random.Random(1)

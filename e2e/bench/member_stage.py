@@ -154,7 +154,14 @@ class Member(Program):
         super().__init__(folder / f"m{index}.log")
         self.index = index
         self.host = f"127.0.0.{index + 1}"
-        self.port, self.peer_port, self.admin_port, self.transfer_port, self.metrics_port = ports
+        (
+            self.port,
+            self.peer_port,
+            self.admin_port,
+            self.transfer_port,
+            self.metrics_port,
+            self.cluster_port,
+        ) = ports
         self.folder = folder / f"m{index}"
         self.fsync = fsync
         self.uuid = ""
@@ -167,6 +174,7 @@ class Member(Program):
             "STELE_MEMBER_NAME": f"m{self.index}",
             "STELE_BIND": self.host,
             "STELE_RESP_PORT": str(self.port),
+            "STELE_CLUSTER_PORT": str(self.cluster_port),
             "STELE_PEER_PORT": str(self.peer_port),
             "STELE_ADMIN_PORT": str(self.admin_port),
             "STELE_TRANSFER_PORT": str(self.transfer_port),
@@ -206,7 +214,7 @@ class Stage:
 
     def form(self, members: int, fsync: str) -> None:
         """Start members, assign the partitions in turn, wait until all are served."""
-        ports = free_ports(5)
+        ports = free_ports(6)
         for index in range(members):
             self.members.append(Member(self.folder, index, ports, fsync))
             self.members[-1].start()

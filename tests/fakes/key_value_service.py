@@ -1,9 +1,14 @@
-"""The fake of `KeyValueService` for tests of the RESP server, with ways to make it slow or fail."""
+"""The fake of `KeyValueService` for tests of the RESP server, with ways to make it slow or fail.
+
+Another member owns the partitions `elsewhere`.
+"""
 
 import asyncio
 import time
 
+from stele.core.kv.cluster_map import cluster_map
 from stele.core.kv.commands import REPLY_BYTES_MAX, Delete, Put, evaluate
+from stele.core.table.table import Member, Partition
 from stele.member import limits
 
 
@@ -19,10 +24,21 @@ class FakeKeyValueService:
         self.delay_seconds = 0.0
         self.failures = []
         self.tasks = set()
+        self.elsewhere = set()
 
     @property
     def partitions(self):
         return self._partitions
+
+    def cluster_map(self):
+        rows = [Partition(1, (0,))] * self._partitions
+        for partition in self.elsewhere:
+            rows[partition] = Partition(2, (1,))
+        members = {n: Member(n, f"m{n}", f"uuid-{n}", f"10.0.0.{n + 1}") for n in (0, 1)}
+        return cluster_map(rows, members, 0, epoch=sum(row.version for row in rows))
+
+    def home(self, partition):
+        return "10.0.0.2" if partition in self.elsewhere else ""
 
     def read_now(self, keyspace, partitions, keys):
         """Never at once: so every read goes the way that may wait."""

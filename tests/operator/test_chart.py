@@ -253,7 +253,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
             who for who, pod in callers.items() if reaching(policies[name], port, pod, where.get(who, "a"))
         }
 
-    assert let_in("members", 6379) == callers.keys()
+    assert let_in("members", 6379) == let_in("members", 6380) == callers.keys()
     assert let_in("members", 7000) == {"members"}
     assert let_in("members", 7001) == {"operator", "bulk"}
     assert let_in("members", 7004) == callers.keys()

@@ -20,7 +20,7 @@ from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security
 
 Object = dict[str, Any]
 
-RESP_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 6379, 7000, 7001, 7002
+RESP_PORT, CLUSTER_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 6379, 6380, 7000, 7001, 7002
 METRICS_PORT, COPIER_PORT = 7004, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
@@ -190,6 +190,7 @@ def headless_service(cluster: TabletCluster) -> Object:
 
 _MEMBER_PORTS = (
     ("resp", RESP_PORT),
+    ("resp-cluster", CLUSTER_PORT),
     ("peer", PEER_PORT),
     ("admin", ADMIN_PORT),
     ("metrics", METRICS_PORT),
@@ -207,7 +208,8 @@ def client_service(cluster: TabletCluster) -> Object:
     port = _service_port("resp", RESP_PORT)
     if resp.node_port is not None and resp.service_type is not ServiceType.CLUSTER_IP:
         port["nodePort"] = resp.node_port
-    spec = {"type": resp.service_type.value, "selector": selector(name), "ports": [port]}
+    ports = [port, _service_port("resp-cluster", CLUSTER_PORT)]
+    spec = {"type": resp.service_type.value, "selector": selector(name), "ports": ports}
     return _object("v1", "Service", name, labels(name, "client"), owned_by_cluster(cluster), spec=spec)
 
 

@@ -168,6 +168,7 @@ class Process:
             node.router, self._hosts, settings.resp_port, turn_budget=node.command_executor.turn_budget
         )
         stack.push_async_callback(resp_server.close)
+        await resp_server.listen_cluster(self._hosts, settings.cluster_port)
         return resp_server
 
     async def _serve(self, app: web.Application, port: int, stack: AsyncExitStack) -> None:

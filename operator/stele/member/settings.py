@@ -38,6 +38,9 @@ class Settings:
     name: str = setting("STELE_MEMBER_NAME", "the name of the TabletMember")
     bind: str = setting("STELE_BIND", "address to listen on; every one of the pod by default", default="")
     resp_port: Port = setting("STELE_RESP_PORT", "clients, RESP", default=6379)
+    cluster_port: Port = setting(
+        "STELE_CLUSTER_PORT", "clients, Redis Cluster protocol; the same at all members", default=6380
+    )
     peer_port: Port = setting("STELE_PEER_PORT", "members; the same at all members", default=7000)
     admin_port: Port = setting("STELE_ADMIN_PORT", "master, tools", default=7001)
     transfer_port: Port = setting(

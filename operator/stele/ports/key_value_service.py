@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from stele.core.kv.cluster_map import ClusterMap
 from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
 
 
@@ -25,6 +26,18 @@ class KeyValueService(Protocol):
 
     @property
     def partitions(self) -> int: ...
+
+    def cluster_map(self) -> ClusterMap:
+        """Return which member owns which slots, by the rows that are published here."""
+        ...
+
+    def home(self, partition: int) -> str:
+        """Return the address of the member that clients should send a partition's requests to.
+
+        It is empty when that is this member, and while requests wait here: there is no owner, or it cannot be
+        reached from here.
+        """
+        ...
 
     async def execute(
         self,

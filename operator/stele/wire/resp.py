@@ -215,7 +215,11 @@ def _shown(raw: bytes) -> str:
     return f"'{text_of(raw)}'" if raw.isascii() and raw.decode().isprintable() else f"0x{raw[:8].hex()}"
 
 
-def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
+Answer = Reply | Mapping[bytes, "Answer"] | Sequence["Answer"]
+"""A reply that may have maps: RESP3's own type, or arrays of keys and values in RESP2."""
+
+
+def encode_reply(reply: Answer, out: list[bytes], resp3: bool = False) -> None:
     """Append the encoding of one reply to `out`."""
     if type(reply) is bytes:
         out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
@@ -231,6 +235,11 @@ def encode_reply(reply: Reply, out: list[bytes], resp3: bool = False) -> None:
         out.append(b"*%d\r\n" % len(reply))
         for item in reply:
             encode_reply(item, out, resp3)
+    elif isinstance(reply, dict):
+        out.append(b"%%%d\r\n" % len(reply) if resp3 else b"*%d\r\n" % (2 * len(reply)))
+        for key, value in reply.items():
+            encode_reply(key, out, resp3)
+            encode_reply(value, out, resp3)
     else:
         raise TypeError(f"not a reply: {type(reply).__name__}")
 
@@ -254,14 +263,6 @@ def chunks(parts: list[bytes], size: int) -> Iterator[bytes]:
         while parts and (chunk_bytes := chunk_bytes + len(chunk[-1])) < size and len(parts[-1]) < size:
             chunk.append(parts.pop())
         yield chunk[0] if len(chunk) == 1 else b"".join(chunk)
-
-
-def encode_map(pairs: Mapping[bytes, Reply], out: list[bytes], resp3: bool) -> None:
-    """Encode a map: RESP3's own type, or an array of keys and values."""
-    out.append(b"%%%d\r\n" % len(pairs) if resp3 else b"*%d\r\n" % (2 * len(pairs)))
-    for key, value in pairs.items():
-        encode_reply(key, out, resp3)
-        encode_reply(value, out, resp3)
 
 
 def encode_request(args: Sequence[bytes]) -> bytes:

@@ -66,7 +66,7 @@ class MemberProcess:
     source: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        resp, peer, admin, transfer, metrics = self.ports
+        resp, peer, admin, transfer, metrics, cluster = self.ports
         return {
             **os.environ,
             "STELE_DATA_DIR": str(self.folder),
@@ -74,6 +74,7 @@ class MemberProcess:
             "STELE_MEMBER_NAME": f"m{self.index}",
             "STELE_BIND": self.host,
             "STELE_RESP_PORT": str(resp),
+            "STELE_CLUSTER_PORT": str(cluster),
             "STELE_PEER_PORT": str(peer),
             "STELE_ADMIN_PORT": str(admin),
             "STELE_TRANSFER_PORT": str(transfer),
@@ -135,7 +136,7 @@ class Cluster:
         self.partitions = partitions
         self.replicas = replicas
         self.env = env
-        self.ports = free_ports(5)
+        self.ports = free_ports(6)
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1

@@ -118,9 +118,17 @@ class BatchCollector:
         self._scheduled = False
 
     def gather(
-        self, keyspace: bytes, requests: list[Request], size: int, finish: Callable[[ConnectionBatch], None]
+        self,
+        keyspace: bytes,
+        requests: list[Request],
+        size: int,
+        finish: Callable[[ConnectionBatch], None],
+        *,
+        only_here: bool = False,
     ) -> ConnectionBatch | None:
         """Return a batch of the leading single-key requests of about `size` bytes, None if there are none.
+
+        With `only_here`, a request of which another member is the home is not among them.
 
         An empty batch means: wait for the next turn. Nothing is missing when it is answered already;
         otherwise `finish` is called later.
@@ -135,6 +143,10 @@ class BatchCollector:
             return None
         keys = [args[1] for args in taken]
         partitions = partitions_of(keys, number)
+        if only_here and (elsewhere := self._first_elsewhere(partitions)) is not None:
+            if not elsewhere:
+                return None
+            taken, keys, partitions = taken[:elsewhere], keys[:elsewhere], partitions[:elsewhere]
         if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
             return ConnectionBatch(taken, found, 0, finish)
         batch = ConnectionBatch(taken, [None] * len(taken), len(taken), finish)
@@ -150,6 +162,11 @@ class BatchCollector:
             partition_batch.places.append((batch, slot))
         self._gathered(len(taken), size)
         return batch
+
+    def _first_elsewhere(self, partitions: Sequence[int]) -> int | None:
+        """Return the index of the first partition whose home is another member."""
+        home = self._store.home
+        return next((index for index, partition in enumerate(partitions) if home(partition)), None)
 
     def _close_long(
         self,

@@ -84,6 +84,15 @@ def is_keyed(name: bytes) -> bool:
     return name in ARITIES or name in MANY_KEYS or name == ONCE
 
 
+def keys_of(name: bytes, request: Request) -> Request:
+    """Return the keys of a request with its upper-case name; none of one without keys."""
+    if name in MANY_KEYS:
+        return request[1 :: 2 if name == b"MSET" else 1]
+    if name in ARITIES:
+        return request[1:2]
+    return request[4:5] if name == ONCE else []
+
+
 @dataclass(slots=True)
 class Segment:
     """Requests that may run together, and which replies belong to which request.

@@ -14,6 +14,7 @@ from stele.core.kv.keyslot import partition_of
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
+from stele.member.resp.cluster_commands import redirection
 from stele.member.resp.multi_key import (
     LATER,
     SEGMENT_COMMANDS_MAX,
@@ -24,7 +25,7 @@ from stele.member.resp.multi_key import (
     pieces,
 )
 from stele.member.resp.session_commands import ClientSession, Server, answer
-from stele.wire.resp import Request, encode_map, encode_reply
+from stele.wire.resp import Answer, Request, encode_reply
 
 WRITE_BYTES = 64 * 1024
 """Replies are written when they reach about this size."""
@@ -71,6 +72,10 @@ class PipelineRunner:
         segment = self._segment()
         for request in requests:
             name = request[0].upper()
+            redirected = self._redirection(name, request)
+            if redirected is not None:
+                segment.answers.append(redirected)
+                continue
             if is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
                 segment.add(name, request)
                 if len(segment.commands) >= SEGMENT_COMMANDS_MAX:
@@ -108,6 +113,10 @@ class PipelineRunner:
     def _segment(self) -> Segment:
         return Segment(self._server.store.partitions)
 
+    def _redirection(self, name: bytes, request: Request) -> Failure | None:
+        """Return the error that sends a client of the cluster protocol to another member."""
+        return redirection(self._server, name, request) if self._session.cluster else None
+
     async def _alone(self, name: bytes, request: Request) -> None:
         if is_keyed(name):
             self._encode(await self._pieces(name, request))
@@ -116,10 +125,7 @@ class PipelineRunner:
             reply = await answer(self._server, self._session, name, request)
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
             reply = self._server.failure(error)
-        if isinstance(reply, dict):
-            encode_map(reply, self._out, self._session.resp3)
-        else:
-            self._encode(reply)
+        self._encode(reply)
 
     async def _pieces(self, name: bytes, request: Request) -> Reply:
         """Return the reply to a request with very many keys, which runs piece by piece."""
@@ -221,7 +227,7 @@ class PipelineRunner:
             text = f"partition {partition}: its owner returned no reply despite room for any"
             results[place] = self._server.failure(Corrupt(text))
 
-    def _encode(self, reply: Reply) -> None:
+    def _encode(self, reply: Answer) -> None:
         before = len(self._out)
         encode_reply(reply, self._out, self._session.resp3)
         self._out_bytes += sum(map(len, self._out[before:]))

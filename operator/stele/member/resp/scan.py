@@ -7,7 +7,9 @@ Every key that exists during the whole scan is therefore returned at least once,
 still ends. Keys may be returned more than once, as in Redis.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mmh3
@@ -77,15 +79,18 @@ async def scan(
     *,
     count: int,
     pattern: Pattern,
+    partitions: Sequence[int],
 ) -> tuple[int, list[bytes]]:
-    """Return the next cursor (0 at the end) and the matching ones of about `count` keys.
+    """Return the next cursor (0 at the end) and the matching ones of about `count` keys of `partitions`.
 
     Fewer keys are examined when they are long or expensive to match. Raises ValueError for an invalid cursor.
     """
-    place = _place(store, positions, keyspace, cursor)
+    place = _from(_place(store, positions, keyspace, cursor), partitions)
+    if place is None:
+        return 0, []
     keys: list[bytes] = []
     left = count
-    if cursor == 0 and await store.execute(0, keyspace, [(b"EXISTS", b"")]) == [1]:
+    if cursor == 0 == place.partition and await store.execute(0, keyspace, [(b"EXISTS", b"")]) == [1]:
         # The store lists keys greater than one, which excludes the smallest key.
         left -= await _look([b""], pattern, keys, to_the_end=True)
     calls = size = 0
@@ -100,12 +105,21 @@ async def scan(
             seen = (1 << place.part if place.after else 0) + len(page)
             part = min(seen.bit_length(), _PART_MAX)
             place = _Place(place.partition, part, after, max(place.again - len(page), 0))
-        elif place.partition + 1 == store.partitions:
-            return 0, keys
         else:
-            place = _Place(place.partition + 1)
+            following = _from(_Place(place.partition + 1), partitions)
+            if following is None:
+                return 0, keys
+            place = following
     position = positions.remember(keyspace, place.partition, place.after) if place.after else 0
     return _cursor(place.partition, place.part, position), keys
+
+
+def _from(place: _Place, partitions: Sequence[int]) -> _Place | None:
+    """Return the place, or the beginning of the next one of `partitions` when it is in none of them."""
+    at = bisect_left(partitions, place.partition)
+    if at == len(partitions):
+        return None
+    return place if partitions[at] == place.partition else _Place(partitions[at])
 
 
 async def _look(page: list[bytes], pattern: Pattern, keys: list[bytes], *, to_the_end: bool) -> int:

@@ -72,7 +72,7 @@ async def start_resp_server(
 class RespServer:
     """The listening socket and its connections. `waiting_bytes` is the sum over all connections.
 
-    `port` is the one in use.
+    `port` and `cluster_port` are the ones in use, 0 for none.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class RespServer:
         self.replies = ReplyBytes()
         self.turn_budget = turn_budget or TurnBudget(asyncio.get_running_loop().call_soon)
         self.collector = BatchCollector(store, _failure, self.turn_budget, self.replies)
-        self.waiting_bytes = self.port = 0
+        self.waiting_bytes = self.port = self.cluster_port = 0
         self._ids = count(1)
         self._open: set[_Connection] = set()
         self._unanswered: list[_Connection] = []
         self.stopping = False
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._counts = {
             "total_connections_received": 0,
             "rejected_connections": 0,
@@ -98,17 +98,25 @@ class RespServer:
         }
 
     async def listen(self, hosts: str | Sequence[str], port: int) -> None:
-        """Start to accept clients."""
+        """Start to accept clients of any member, whose requests are forwarded to owners."""
+        self.port = await self._listen(hosts, port, cluster=False)
+
+    async def listen_cluster(self, hosts: str | Sequence[str], port: int) -> None:
+        """Start to accept clients that speak the Redis Cluster protocol."""
+        self.cluster_port = await self._listen(hosts, port, cluster=True)
+
+    async def _listen(self, hosts: str | Sequence[str], port: int, *, cluster: bool) -> int:
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
-        self._listener = await loop.create_server(lambda: _Connection(self), hosts, port, backlog=backlog)
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        made = await loop.create_server(lambda: _Connection(self, cluster), hosts, port, backlog=backlog)
+        self._listeners.append(made)
+        return int(made.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
         """Accept no connection and take no request from now on; those that were read are answered."""
         self.stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._open):
             connection.stop()
         self._unanswered = list(self._open)
@@ -176,7 +184,7 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
-        batch = self.collector.gather(session.keyspace, queue, size, finish)
+        batch = self.collector.gather(session.keyspace, queue, size, finish, only_here=session.cluster)
         if batch is not None:
             self.count(len(batch.replies))
         return batch
@@ -195,6 +203,8 @@ def _plain(error: SteleError) -> str:
 
 
 def _failure(error: BaseException) -> Failure:
+    if isinstance(error, Unavailable) and error.code == "LOADING":
+        return Failure("LOADING", error.text)
     if isinstance(error, Unavailable):
         return Failure("TRYAGAIN", _plain(error))
     if isinstance(error, Uncertain):
@@ -211,8 +221,9 @@ def _failure(error: BaseException) -> Failure:
 class _Connection(asyncio.Protocol):
     """One connection: parses requests, batches them, writes replies."""
 
-    def __init__(self, server: RespServer) -> None:
+    def __init__(self, server: RespServer, cluster: bool) -> None:
         self._server = server
+        self._cluster = cluster
         self._limits = server.limits
         self._reader = RequestReader()
         self._queue: list[Request] = []
@@ -234,7 +245,8 @@ class _Connection(asyncio.Protocol):
         """Implement asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.session = ClientSession(self._server.next_id(), f"{peer[0]}:{peer[1]}")
+        address = f"{peer[0]}:{peer[1]}"
+        self.session = ClientSession(self._server.next_id(), address, cluster=self._cluster)
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
         if not self._server.admit(self):
             self._transport.write(

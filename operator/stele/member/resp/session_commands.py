@@ -1,8 +1,8 @@
-"""Commands about the connection and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, DBSIZE."""
+"""Commands about the connection and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, CLUSTER, ..."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +10,6 @@ from stele import __version__
 from stele.core.kv.commands import (
     ARITIES,
     Failure,
-    Reply,
     Simple,
     is_write,
     parse_integer,
@@ -18,12 +17,13 @@ from stele.core.kv.commands import (
     wrong_number,
 )
 from stele.core.kv.dedup import ARITY, ONCE
+from stele.member.resp.cluster_commands import DISABLED, cluster, own_partitions
 from stele.member.resp.match import read_pattern
 from stele.member.resp.multi_key import MANY_KEYS
 from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
-from stele.wire.resp import Request
+from stele.wire.resp import Answer, Request
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
 REDIS_VERSION = "7.4.0"  # Tells tools which commands to expect.
@@ -32,13 +32,12 @@ COMMAND_NAMES_MAX = 1024
 DBSIZE_PARTITIONS_AT_ONCE = 64
 _KEYSPACE = re.compile(rb"[a-z0-9-]{1,%d}" % KEYSPACE_BYTES_MAX)
 
-Answer = Reply | dict[bytes, Reply]
 OK = Simple("OK")
 
 
 @dataclass(slots=True)
 class ClientSession:
-    """State of one connection."""
+    """State of one connection. `cluster`: it speaks the Redis Cluster protocol."""
 
     id: int
     address: str
@@ -48,6 +47,7 @@ class ClientSession:
     library: dict[bytes, bytes] = field(default_factory=dict)
     resp3: bool = False
     quitting: bool = False
+    cluster: bool = False
 
     def reset(self) -> None:
         """Return to the state of a new connection."""
@@ -66,6 +66,7 @@ class Server(Protocol):
     store: KeyValueService
     positions: Positions
     turn_budget: TurnBudget
+    cluster_port: int
 
     def sessions(self) -> Iterable[ClientSession]: ...
 
@@ -151,7 +152,7 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
         b"version": __version__.encode(),
         b"proto": 3 if resp3 else 2,
         b"id": session.id,
-        b"mode": b"standalone",
+        b"mode": b"cluster" if session.cluster else b"standalone",
         b"role": b"master",
         b"modules": [],
     }
@@ -205,6 +206,8 @@ def _client_info(session: ClientSession, key: bytes, value: bytes) -> Answer:
 
 def _info(server: Server, session: ClientSession, request: Request) -> Answer:
     facts: dict[str, str | int] = {"redis_version": REDIS_VERSION, "stele_version": __version__}
+    facts["redis_mode"] = "cluster" if session.cluster else "standalone"
+    facts["cluster_enabled"] = int(session.cluster)
     facts |= server.facts() | server.store.info()
     lines = "".join(f"{key}:{value}\r\n" for key, value in facts.items())
     return f"# Server\r\n{lines}".encode()
@@ -226,18 +229,33 @@ def _command(server: Server, session: ClientSession, request: Request) -> Answer
     raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; expected COUNT, LIST, DOCS or INFO")
 
 
-def _describe(name: bytes) -> Reply:
-    """Return [name, arity, flags, first key, last key, step], by which clients find keys."""
+_TIPS: dict[bytes, tuple[bytes, ...]] = {
+    b"DBSIZE": (b"request_policy:all_shards", b"response_policy:agg_sum"),
+    b"SCAN": (b"nondeterministic_output", b"request_policy:special"),
+    b"PING": (b"request_policy:all_shards", b"response_policy:all_succeeded"),
+    b"INFO": (b"nondeterministic_output", b"request_policy:all_shards", b"response_policy:special"),
+}
+"""Where clients of the cluster protocol send commands without keys (Redis documentation, "Command tips")."""
+
+
+def _describe(name: bytes) -> Answer:
+    """Return what clients need to find keys and members: [name, arity, flags, first key, last key, step, ACL
+    categories, tips, key specifications, subcommands]."""
     if name not in OFFERED:
         return None
-    flags: list[Reply] = [Simple("write" if is_write(name) or name == b"MSET" else "readonly")]
+    flags = [Simple("write" if is_write(name) or name in (b"MSET", ONCE) else "readonly")]
+    arity, *places = _shape(name)
+    tips = [Simple(tip.decode()) for tip in _TIPS.get(name, ())]
+    return [name.lower(), arity, flags, *places, [], tips, [], []]
+
+
+def _shape(name: bytes) -> tuple[int, int, int, int]:
+    """Return (arity, first key, last key, step)."""
     if name in MANY_KEYS:
-        return [name.lower(), -3 if name == b"MSET" else -2, flags, 1, -1, 2 if name == b"MSET" else 1]
+        return (-3, 1, -1, 2) if name == b"MSET" else (-2, 1, -1, 1)
     if name == ONCE:
-        return [name.lower(), ARITY, [Simple("write")], 4, 4, 1]
-    if name in ARITIES:
-        return [name.lower(), ARITIES[name], flags, 1, 1, 1]
-    return [name.lower(), _COMMANDS[name][0], flags, 0, 0, 0]
+        return ARITY, 4, 4, 1
+    return (ARITIES[name], 1, 1, 1) if name in ARITIES else (_COMMANDS[name][0], 0, 0, 0)
 
 
 def _keys(server: Server, session: ClientSession, request: Request) -> Answer:
@@ -256,7 +274,13 @@ async def _scan(server: Server, session: ClientSession, request: Request) -> Ans
     try:
         pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn_budget)
         following, keys = await scan(
-            server.store, server.positions, session.keyspace, cursor, count=count, pattern=pattern
+            server.store,
+            server.positions,
+            session.keyspace,
+            cursor,
+            count=count,
+            pattern=pattern,
+            partitions=_partitions(server, session),
         )
     except ValueError as wrong:
         raise _RefusedError(str(wrong)) from None
@@ -281,13 +305,28 @@ def _number(raw: bytes, text: str) -> int:
         raise _RefusedError(text) from None
 
 
+def _partitions(server: Server, session: ClientSession) -> Sequence[int]:
+    """Return the partitions to visit: in the cluster protocol, clients ask each member for its own."""
+    return own_partitions(server.store) if session.cluster else range(server.store.partitions)
+
+
 async def _dbsize(server: Server, session: ClientSession, request: Request) -> Answer:
     """Count a keyspace's entries partition by partition; not atomic, since writes continue."""
     store, total = server.store, 0
-    for begin in range(0, store.partitions, DBSIZE_PARTITIONS_AT_ONCE):
-        some = range(begin, min(begin + DBSIZE_PARTITIONS_AT_ONCE, store.partitions))
+    partitions = _partitions(server, session)
+    for begin in range(0, len(partitions), DBSIZE_PARTITIONS_AT_ONCE):
+        some = partitions[begin : begin + DBSIZE_PARTITIONS_AT_ONCE]
         total += sum(await asyncio.gather(*(store.count(partition, session.keyspace) for partition in some)))
     return total
+
+
+def _cluster(server: Server, session: ClientSession, request: Request) -> Answer:
+    return cluster(server, request) if session.cluster else DISABLED
+
+
+def _of_cluster(server: Server, session: ClientSession, request: Request) -> Answer:
+    """Answer READONLY, READWRITE and ASKING, which change nothing: reads and writes go to owners."""
+    return OK if session.cluster else DISABLED
 
 
 # Name -> (arity as in Redis, handler).
@@ -305,6 +344,10 @@ _COMMANDS: dict[bytes, tuple[int, Callable[[Server, ClientSession, Request], Ans
     b"KEYS": (-2, _keys),
     b"SCAN": (-2, _scan),
     b"DBSIZE": (1, _dbsize),
+    b"CLUSTER": (-2, _cluster),
+    b"READONLY": (1, _of_cluster),
+    b"READWRITE": (1, _of_cluster),
+    b"ASKING": (1, _of_cluster),
 }
 
 OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from stele.core.kv.cluster_map import ClusterMap, cluster_map
 from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
@@ -60,6 +61,8 @@ class RequestRouter:
         self._queued_bytes = 0
         self._due: set[int] = set()
         self._order = 0
+        self._map: ClusterMap | None = None
+        self._map_key = (0, 0)
         self._next_id = 0
         self._loop = asyncio.get_running_loop()
         self.stopping = False
@@ -93,6 +96,24 @@ class RequestRouter:
     @property
     def partitions(self) -> int:
         return len(self._table.rows)
+
+    def cluster_map(self) -> ClusterMap:
+        key = self._table.stamp, self._table.member_list_version
+        if self._map is None or self._map_key != key:
+            table = self._table
+            versions = sum(row.version for row in table.rows)
+            self._map = cluster_map(table.rows, table.members, table.me, epoch=versions)
+            self._map_key = key
+        return self._map
+
+    def home(self, partition: int) -> str:
+        if partition in self._waiting:
+            return ""
+        owner = self._table.rows[partition].owner
+        if owner is None or owner == self._table.me:
+            return ""
+        link = self._links.get(owner)
+        return link.host if link is not None and link.ready else ""
 
     async def execute(
         self,
