@@ -285,6 +285,6 @@ def test_limits_have_the_numbers_of_the_code() -> None:
 
 
 def test_a_wrong_limit_is_found() -> None:
-    row = "| log kept only for copies (`LOG_PINNED_BYTES_MAX`) | {} MiB | trimmed |"
-    assert list(_wrong_limits(row.format(256))) == []
-    assert list(_wrong_limits(row.format(255)))
+    row = "| reply to one request (`REQUEST_REPLY_BYTES_MAX`) | {} MiB | refused |"
+    assert list(_wrong_limits(row.format(64))) == []
+    assert list(_wrong_limits(row.format(63)))
