@@ -246,14 +246,15 @@ def _number(node: ast.AST) -> float | None:
 
 @cache
 def _constants() -> dict[str, set[float]]:
-    """Numbers by the names that modules give them."""
+    """Numbers by the names that modules and classes give them."""
     found: dict[str, set[float]] = {}
     for text in _files("operator/stele/*.py").values():
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                 value = _number(node.value)
-                if value is not None:
-                    found.setdefault(node.targets[0].id, set()).add(value)
+                if isinstance(target, ast.Name) and value is not None:
+                    found.setdefault(target.id, set()).add(value)
     return found
 
 
@@ -273,7 +274,7 @@ def _wrong_limits(text: str) -> Iterator[str]:
         cells = line.split(" | ")
         if not line.startswith("| ") or len(cells) < 2:
             continue
-        for name in re.findall(r"`(?:\w+\.)?([A-Z][A-Z0-9]*_[A-Z0-9_]+)`", cells[0]):
+        for name in re.findall(r"`(?:\w+\.)?(\w+_\w+)`", cells[0]):
             numbers = _numbers(cells[1])
             if numbers and _constants().get(name, numbers).isdisjoint(numbers):
                 yield f"{name} is {_constants()[name]}: {cells[1]}"
