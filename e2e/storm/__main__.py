@@ -19,10 +19,10 @@ SECONDS_MIN, SECONDS_MAX = 10.0, 86_400.0
 _DESCRIPTION = """\
 A storm of faults over a cluster of its own on the kind cluster, drawn from a seed, while clients check every
 answer: pods are killed, stopped, deleted, evicted and cut off, the operator too, members come and go, states
-change. At the end all is healed, and everything is read once more through every member and compared with
-every replica. The first wrong answer ends the storm and is told with all that led to it."""
+change. At the end all faults are removed, and everything is read once more through every member and compared
+with every replica. The first wrong answer ends the storm and is printed with all that led to it."""
 _EPILOG = """\
-exit codes: 0 every promise was kept; 1 one was broken, or the cluster did not become well again; 2 wrong use,
+exit codes: 0 every promise was kept; 1 one was broken, or the cluster did not recover; 2 wrong use,
 or something is missing that was found before work began; 130 interrupted. The same seed draws the same faults
 in the same order; what they meet differs from run to run."""
 

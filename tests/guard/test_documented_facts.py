@@ -225,6 +225,40 @@ def test_names_in_code_font_exist() -> None:
     assert unknown == set()
 
 
+def _texts() -> str:
+    """All texts of the product, each on a line of its own."""
+    nodes = (node for text in _files("operator/*.py").values() for node in ast.walk(ast.parse(text)))
+    return "\n".join(str(node.value) for node in nodes if isinstance(node, ast.Constant))
+
+
+def test_replies_to_clients_are_quoted_as_they_are() -> None:
+    """Placeholders are single capitals, `'x'`, `...`, numbers and what they count."""
+    texts = _texts()
+    variable = r"\.\.\.|'x'|\b[A-Z]\b|[\d,]+|\b(?:arguments|bytes) (?=exceeds)|[*`;]|^-[A-Z_]+(?: [A-Z_]+:)?"
+    quoted = [
+        (page, part.strip())
+        for page, text in _pages().items()
+        for reply in re.findall(r"`(-[A-Z_]{3,} [^`\n]+)`", text)
+        for part in re.split(variable, reply)
+        if len(part.strip()) > 3
+    ]
+    assert len(quoted) > 20
+    assert [(page, part) for page, part in quoted if part not in texts] == []
+
+
+def test_files_and_modules_exist() -> None:
+    """Paths count from the repository, the package, the core or the tests."""
+    roots = [ROOT / name for name in ("", "operator/stele", "operator/stele/core", "tests")]
+    tops = [path.name for path in (ROOT / "operator/stele").iterdir() if path.is_dir()]
+    module = rf"(?:{'|'.join(tops)})(?:/[a-z_]+)+"
+    for page, text in _pages().items():
+        paths = re.findall(r"`(\w+(?:/\w+)+\.py)`", text)
+        modules = re.findall(rf"`({module})`", text) if page.endswith("layout.md") else []
+        for name in [*paths, *modules]:
+            found = (root / f"{name}{suffix}" for root in roots for suffix in ("", ".py"))
+            assert any(path.exists() for path in found), f"{page}: {name}"
+
+
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Add: operator.add,
