@@ -89,6 +89,8 @@ class FakeWorld:
     events: list[ClusterEvent] = field(default_factory=list)
     drained: set[MemberIndex] = field(default_factory=set)
     lite: set[MemberIndex] = field(default_factory=set)
+    accepted: dict[MemberIndex, set[tuple[int, int]]] = field(default_factory=dict)
+    """Copies of lost partitions that a user accepts, with the version of the row."""
     addresses: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     zones: dict[MemberIndex, tuple[str, ...] | None] = field(default_factory=dict)
     weights: dict[MemberIndex, int] = field(default_factory=dict)
@@ -129,6 +131,7 @@ class FakeWorld:
                 lite=index in self.lite,
                 pod=self._pod(index),
                 weight=self.weights.get(index, 1),
+                accepted=frozenset(self.accepted.get(index, ())),
                 zone=self.zones.get(index, ()),
                 outdated=index in self.pods and self.pods[index].outdated,
                 restart_until_seconds=self.restarting.get(index),

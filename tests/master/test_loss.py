@@ -1,8 +1,12 @@
 """Partitions that lose all their copies: they wait for a member, or begin anew when their user wants that."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.master.harness import Crash, Fuse, Harness, formed
+from stele.core.control.failover.repair import without_reachable_copy
+from tests.fakes.members import Tablet
+from tests.master.harness import TIMING, Crash, Fuse, Harness, formed
 
 
 async def lost(harness: Harness, *members: int) -> set[int]:
@@ -130,6 +134,76 @@ async def test_the_master_dies_at_each_step_of_a_new_beginning(after: bool) -> N
         assert harness.state.failover.lost == set(), at
         assert harness.copies() == {2}, at
         await harness.loop.close()
+
+
+async def one_lost(harness: Harness) -> tuple[int, int, Tablet]:
+    """A partition of two dead members, and a third with an old copy of it that was restored."""
+    gone = await lost(harness, 0, 1)
+    number = min(gone)
+    data = harness.world.volumes[0].tablets[number].data
+    copy = harness.world.volumes[2].tablets[number] = Tablet("READY", 1, data[:1])
+    await harness.ticks(10, 0.6)
+    return number, harness.table().partitions[number].version, copy
+
+
+async def test_an_old_copy_becomes_the_owner_only_when_a_user_accepts_it() -> None:
+    harness = await formed(members=4, partitions=12)
+    harness.write()
+    number, version, copy = await one_lost(harness)
+    harness.world.accepted[2] = {(number, version - 1)}
+    await harness.ticks(20, 0.6)
+    assert harness.table().partitions[number].members == {0, 1}
+    assert copy.state == "READY", "nothing deletes it meanwhile"
+    harness.world.accepted[2] = {(number, version)}
+    await harness.ticks(10, 0.6)
+    assert harness.table().partitions[number].owner == 2
+    assert number not in harness.state.failover.lost
+    assert "CopyAccepted" in reasons(harness)
+
+
+async def test_a_copy_that_was_accepted_once_is_not_accepted_again() -> None:
+    harness = await formed(members=4, partitions=12)
+    harness.write()
+    number, version, _ = await one_lost(harness)
+    harness.world.accepted[2] = {(number, version)}
+    await harness.ticks(10, 0.6)
+    row = harness.table().partitions[number]
+    assert row.owner == 2
+    harness.change_spec(migration_paused=True)
+    for index in row.members:
+        harness.kill(index)
+    harness.world.volumes[3].tablets.setdefault(number, Tablet("READY", 9, []))
+    harness.world.accepted[3] = {(number, version)}
+    await harness.ticks(20, 0.6)
+    assert harness.table().partitions[number] == row
+
+
+async def test_a_partition_with_a_live_copy_never_goes_back_to_an_old_one() -> None:
+    harness = await formed(members=4, partitions=12)
+    harness.write()
+    before = harness.table().partitions
+    number = next(n for n, row in enumerate(before) if 2 not in row.members)
+    harness.world.volumes[2].tablets[number] = Tablet("READY", 9, [])
+    harness.world.accepted[2] = {(number, before[number].version)}
+    await harness.ticks(20, 0.6)
+    assert harness.table().partitions[number].owner == before[number].owner
+    harness.check_data()
+
+
+async def test_what_may_be_the_last_copy_is_named_in_exchanges() -> None:
+    """Before a partition counts as lost, too: its members are only away."""
+    harness = await formed(members=4, partitions=12, timing=replace(TIMING, grace=1000.0))
+    pair = {n for n, row in enumerate(harness.table().partitions) if row.members == {0, 1}}
+    assert pair
+    for member in (0, 1):
+        harness.kill(member)
+    harness.clock += 20
+    await harness.ticks(10, 0.6)
+    state = harness.state
+    assert without_reachable_copy(state, harness.world.wanted, harness.clock) == pair
+    harness.revive(1)
+    await harness.ticks(10, 0.6)
+    assert without_reachable_copy(state, harness.world.wanted, harness.clock) == set()
 
 
 async def over(harness: Harness) -> None:

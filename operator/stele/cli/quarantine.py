@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from stele.cli import output as out
+from stele.cli.accept_copy import accept
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.tablets import MemberArgument, op_text
 from stele.errors import BadInput
@@ -63,15 +64,31 @@ def list_(where: Where, member: MemberArgument, *, output: OutputOption = None) 
 
 @app.command()
 @on_cluster
-def restore(where: Where, member: MemberArgument, item: ItemArgument) -> None:
+def restore(
+    where: Where,
+    member: MemberArgument,
+    item: ItemArgument,
+    *,
+    as_owner: Annotated[
+        bool,
+        typer.Option(
+            "--as-owner",
+            help="Make the copy the owner of its lost partition, though newer data may be lost by that.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --as-owner: do not ask for confirmation.")] = False,
+) -> None:
     """Restore a deleted tablet to READY, though the table does not name it.
 
     The operator decides what happens next: the tablet rejoins its row, is kept while the partition has
-    no live copy, or is deleted again. Volumes are restored by hand: see docs/internals/member.md.
+    no live copy, or is deleted again. With --as-owner it becomes the owner of a partition that has no live
+    copy: what was written after it was set aside is lost. Volumes are restored by hand: see
+    docs/internals/member.md.
 
     \b
-    Example:
+    Examples:
       kubectl stele quarantine restore demo-0 3/1 -n stele
+      kubectl stele quarantine restore demo-0 3/1 --as-owner -n stele
     """
     path = _path(item)
     if path.startswith(_VOLUMES):
@@ -79,6 +96,9 @@ def restore(where: Where, member: MemberArgument, item: ItemArgument) -> None:
             f"{item} is a volume: stop the member and move it back by hand "
             "(docs/internals/member.md, Quarantine)"
         )
+    if as_owner:
+        accept(where, member, item, f"{path}/restore", yes=yes)
+        return
     where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore"))
     print(f"{item} of {member} is restored")
 

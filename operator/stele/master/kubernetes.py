@@ -44,6 +44,7 @@ from stele.master.volumes import Volumes
 from stele.model import TabletCluster, TabletMember, Unreadable
 from stele.model.cluster import Storage, TabletClusterStatus
 from stele.model.common import Quantity, quantity_bytes
+from stele.model.member import accepted_copies
 from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken, belongs_to
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,7 @@ class KubernetesClusterObjects:
                     bool(self._outdated_pod(cluster, stored, member)),
                     self._restarts.kept_until_seconds(annotations),
                     self._restarts.seconds_of(annotations, RESTARTING_UNTIL),
+                    accepted_copies(annotations),
                 )
             )
         return tuple(members)
@@ -450,6 +452,7 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         bandwidth_per_member=quantity_bytes(spec.migration.bandwidth_per_member or 0),
         log_space=_space(spec.migration.log_space_per_member, spec.storage, LOG_SPACE_PERCENT),
         snapshot_space=_space(spec.migration.snapshot_space_per_member, spec.storage, SNAPSHOT_SPACE_PERCENT),
+        quarantine_retention_seconds=spec.storage.quarantine_retention_seconds,
         update=UpdatePolicy(
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),

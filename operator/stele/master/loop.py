@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from stele.core.control.commands import ClusterState, Command
 from stele.core.control.decide import decide, stored
+from stele.core.control.failover.repair import without_reachable_copy
 from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.publication import exchange_request
 from stele.core.control.state import (
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 
 LOST_RACE = (Conflict, Uncertain, Unavailable, Stale)
 """Errors of reads and writes: another writer was faster, or there was no answer."""
+
+
+LAST_COPIES_SECONDS = 1.0
+"""Seconds between two searches for partitions without a copy that can be reached."""
 
 
 class Deposed(SteleError):  # noqa: N818  named as in errors
@@ -102,6 +107,8 @@ class ClusterLoop:
         self._head: Head | None = None
         self._shown_seconds = float("-inf")
         self._shared_seconds = float("-inf")
+        self._searched_seconds = float("-inf")
+        self._without_copy: frozenset[PartitionId] = frozenset()
         self._made_seconds: dict[object, float] = {}
         self._epoch_above = 0
         self._trace = Trace()
@@ -327,6 +334,9 @@ class ClusterLoop:
         """Send to every member whose channel is free and that has commands, rows or a heartbeat due."""
         for index in self._channels.keys() - state.membership.liveness.keys():
             self._channels.pop(index)
+        if self._now() - self._searched_seconds > LAST_COPIES_SECONDS:
+            self._searched_seconds = self._now()
+            self._without_copy = without_reachable_copy(state, observed.desired, self._now())
         for index, liveness in state.membership.liveness.items():
             pod = liveness.member_object.pod if liveness.member_object is not None else None
             member = state.table.members.get(index)
@@ -347,6 +357,7 @@ class ClusterLoop:
                 cluster=self._objects.volumes_uid,
                 replicas=observed.desired.replicas,
                 settings=observed.desired.member_settings,
+                without_copy=self._without_copy,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
             if due or liveness.end_unconfirmed or request.rows or request.members or commands:

@@ -2,17 +2,22 @@
 
 from stele.core.control.commands import MemberSettings
 from stele.member import limits
+from stele.member.settings import Settings
 
 
 class LiveSettings:
-    """The settings in effect: those of the last exchange, before it those of `limits`."""
+    """The settings in effect: those of the last exchange, before it those of the process."""
 
-    def __init__(self) -> None:
-        self._sent = MemberSettings()
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._sent = settings, MemberSettings()
 
     def adopt(self, sent: MemberSettings | None) -> None:
         """Adopt what a master sent; one that sends none changes nothing."""
         self._sent = sent or self._sent
+
+    @property
+    def heartbeat_ms(self) -> int:
+        return self._settings.heartbeat_ms
 
     @property
     def log_space_bytes(self) -> int:
@@ -23,3 +28,9 @@ class LiveSettings:
     def snapshot_space_bytes(self) -> int:
         sent = self._sent.snapshot_space_bytes
         return limits.SNAPSHOT_SPACE_BYTES if sent is None else sent
+
+    @property
+    def retention_seconds(self) -> int:
+        """Seconds that deleted data stays in quarantine."""
+        sent = self._sent.quarantine_retention_seconds
+        return self._settings.retention_seconds if sent is None else sent

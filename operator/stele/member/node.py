@@ -18,6 +18,7 @@ from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.control.fencing import Fencing
+from stele.member.control.last_copies import LastCopies
 from stele.member.control.migrations import Migrations
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
@@ -84,7 +85,8 @@ class Node:
         self._sync_thread = ThreadPoolExecutor(1, "sync")
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.background = Background(self.failed, wall)
-        self.live_settings = LiveSettings()
+        self.live_settings = LiveSettings(settings)
+        self.last_copies = LastCopies(self.background.now)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_serving(services or {})
@@ -153,9 +155,10 @@ class Node:
         settings, tablets, metadata, background = self.settings, self.tablets, self.metadata, self.background
         replicator, router, roles, services = self.replicator, self.router, self.roles, self.services
         self.sessions = CopySessions(settings, self.live_settings, self.volume, tablets, transfer, background)
-        self.ingester = Ingester(settings, self.volume, tablets, metadata, background)
+        self.ingester = Ingester(self.live_settings, self.volume, tablets, metadata, background)
         self.migrations = Migrations(
-            settings,
+            self.live_settings,
+            self.last_copies,
             tablets,
             metadata,
             replicator,
@@ -229,6 +232,7 @@ class Node:
             self.handovers,
             self.planned_stop,
             self.live_settings,
+            self.last_copies,
             reporter,
         )
         expiry = Expiry(tablets, self.command_executor, delayed_replies, gate)

@@ -151,6 +151,11 @@ class Storage(Model):
     """
     keep_volumes: KeepVolumes = KeepVolumes.RETAIN
     fsync: Fsync = Fsync.ALWAYS
+    quarantine_retention_seconds: int = whole("spec.storage.quarantineRetentionSeconds", 0, 31_536_000, 3600)
+    """Seconds for which a member keeps the data of a tablet that was deleted or replaced.
+
+    Longer while no member of the partition's row can be reached with a copy.
+    """
 
 
 class MigrationSpec(Model):

@@ -1,5 +1,6 @@
 """TabletMember: one member of a cluster, created by the operator, with its own pod and volume."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
@@ -13,6 +14,26 @@ INDEX_LIMIT = 1_000_000
 
 
 WEIGHT_LIMIT = 100
+
+
+ACCEPTED_COPY = "accept.stele.dev/"
+"""Prefix of annotations by which users accept a member's copy of a lost partition: the number follows, the
+value is the version of the row that they saw."""
+
+
+def accepted_copies(annotations: Mapping[str, str]) -> frozenset[tuple[int, int]]:
+    """Return partitions and versions; what is not written as two numbers accepts nothing."""
+    return frozenset(
+        (int(number), int(version))
+        for name, version in annotations.items()
+        if name.startswith(ACCEPTED_COPY)
+        and _is_number(number := name.removeprefix(ACCEPTED_COPY))
+        and _is_number(version)
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
 
 
 class MemberState(StrEnum):

@@ -1,6 +1,8 @@
 """What was deleted stays for a while: it is listed, read, restored, purged, and never served by itself."""
 
+import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.member.admin.test_tablet_info import get, tablet
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 PARTITIONS = 2
+QUICK_SWEEPS = json.dumps({"GC_INTERVAL_SECONDS": 0.2})
 
 
 @pytest.fixture
@@ -111,6 +114,53 @@ async def test_purged_data_is_gone_at_once_and_stays_gone(made: Cluster) -> None
     await made.restart(0)
     facts = await eventually(lambda: tablet(made, 0, 0), lambda t: t.state == "DELETED")
     assert (facts.quarantined, facts.last > m.OpId()) == ((), True)
+
+
+async def test_a_restored_tablet_that_the_master_makes_the_owner_serves_what_it_has(made: Cluster) -> None:
+    """What was written to the members that are lost is lost; they put their data aside when they are back."""
+    client = Client(made)
+    await one_deleted(made, client)
+    old = dict.fromkeys(client.acknowledged)
+    assert await client.set(2, newer := key_in(0, PARTITIONS, 7), b"lost")
+    row = made.rows[0]
+    for member in row.replicas:
+        assert member is not None
+        await made.members[member].kill()
+    await made.publish()
+    await eventually(lambda: ask(made, 0, "POST", "/tablets/0/1/restore"), lambda got: got[0] == 200)
+    made.store(0, (0,), by=2)
+    await made.publish()
+    await made.served([0])
+    for key in old:
+        assert await client.call(0, b"GET", key) == b"v" * 20
+    assert await client.call(0, b"GET", newer) is None
+    for member in row.replicas:
+        assert member is not None
+        await made.members[member].start()
+        await made.hello(made.members[member])
+    await made.publish()
+    for member in row.replicas:
+        assert member is not None
+        await made.order(member, m.DeleteTablet(0, made.version(0)))
+        (aside,) = (await listed(made, member)).tablets
+        assert aside.entries == 4
+
+
+async def test_nothing_is_purged_that_may_be_the_last_copy(tmp_path: Path) -> None:
+    """While the master says so, and while it has said nothing for long."""
+    async with cluster(tmp_path, 3, partitions=PARTITIONS, LIMITS=QUICK_SWEEPS) as made:
+        settings = m.MemberSettings(quarantine_retention_seconds=0)
+        made.settings, made.without_copy = settings, (0,)
+        await one_deleted(made, Client(made))
+        assert (await listed(made, 0)).retention_seconds == 0
+        await asyncio.sleep(1.0)
+        await made.publish()
+        assert len((await listed(made, 0)).tablets) == 1
+        status, answer = await ask(made, 0, "DELETE", "/tablets/0/1")
+        assert (status, answer["code"]) == (409, "NO_LIVE_COPY")
+        made.without_copy = ()
+        await made.publish()
+        await eventually(lambda: listed(made, 0), lambda found: not found.tablets)
 
 
 async def test_a_volume_that_was_put_aside_is_listed_and_purged(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ class Cluster:
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
+        self.settings: m.MemberSettings | None = None
+        self.without_copy: tuple[int, ...] | None = None
         self.features = FIRST
         self.source: Path | None = None
         self.orders: dict[int, m.Command] = {}
@@ -203,6 +205,8 @@ class Cluster:
             commands=commands,
             want_tablets=want,
             may_stop=index in self.may_stop,
+            settings=self.settings,
+            without_copy=self.without_copy,
         )
         reply = await eventually(
             lambda: self.post(self.members[index], request), lambda made: made.code != "STARTING"

@@ -136,6 +136,11 @@ class Console:
         self._named(name, await self._list(MEMBERS, TabletMember), "TabletMember")
         await self._api.patch_spec(MEMBERS, self.namespace, name, spec)
 
+    async def annotate_member(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a member; None removes one. Raises as `change_member` does."""
+        self._named(name, await self._list(MEMBERS, TabletMember), "TabletMember")
+        await self._api.annotate(MEMBERS, self.namespace, name, annotations)
+
     async def change_cluster(self, name: str, spec: Object) -> None:
         """Change a cluster's spec.
 

@@ -342,11 +342,13 @@ class MemberSettings(msgspec.Struct, frozen=True):
     """Settings that a member changes while it runs; None: it keeps what it has.
 
     `log_space_bytes` is the most that it keeps of its logs for copies alone, `snapshot_space_bytes` the most
-    that one copy session's snapshot may hold beyond the database.
+    that one copy session's snapshot may hold beyond the database. What is quarantined from now on stays for
+    `quarantine_retention_seconds`.
     """
 
     log_space_bytes: Counted | None = None
     snapshot_space_bytes: Counted | None = None
+    quarantine_retention_seconds: Counted | None = None
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True):
@@ -356,7 +358,9 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     is empty on first contact: the member then only identifies itself and reports, without adopting or running
     anything. `members` and `rows` are those that this member lacks (`full`: every row). `known` is the number
     of the last report that the master has received, 0 for none. `may_stop` answers `ExchangeReply.stopping`:
-    the master has nothing more to move off this member. An older master sends no `settings`.
+    the master has nothing more to move off this member. `without_copy` are partitions of which this member
+    has a tablet, or a deleted one, and no member of the row can be reached with a copy: nothing of them is
+    purged. An older master sends neither that nor `settings`.
     """
 
     format: int
@@ -376,6 +380,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     known: int = 0
     may_stop: bool = False
     settings: MemberSettings | None = None
+    without_copy: tuple[Number, ...] | None = None
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):

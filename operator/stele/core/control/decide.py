@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from stele.core.control.answers import take_in
 from stele.core.control.commands import Command
+from stele.core.control.failover.accept_copies import accept_copies
 from stele.core.control.failover.recover import is_recovering, recover
 from stele.core.control.failover.reinitialize import reset_lost_partitions
 from stele.core.control.failover.repair import note_repaired, repair, unusable
@@ -61,6 +62,7 @@ def decide(state: State, observation: Observation) -> Decision:
     follow(state, observation)
     repair(state, observation.desired, observation.now)
     reset_lost_partitions(state, observation.desired, observation.now)
+    accept_copies(state, observation.desired, observation.now)
     intents = (*scale(state, observation), *update_members(state, observation))
     empty_stopping(state, observation)
     _assign_first(state, observation)

@@ -61,7 +61,8 @@ class MemberObject:
 
     `zone` is its domain per topology key, widest first; None while its node has not been read yet. Its pod is
     not as the spec says when it is `outdated`. Its place is kept until `kept_until_seconds`; while the
-    operator restarts it, `restart_until_seconds` is when it should be back.
+    operator restarts it, `restart_until_seconds` is when it should be back. `accepted` are copies that it may
+    own if they are lost, each with the version of the row that a user saw.
     """
 
     index: MemberIndex
@@ -76,6 +77,7 @@ class MemberObject:
     outdated: bool = False
     kept_until_seconds: float = NEVER
     restart_until_seconds: float | None = None
+    accepted: frozenset[tuple[PartitionId, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from stele.core.control.commands import (
 )
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import State, TableCursor
-from stele.core.table.ids import MemberIndex
+from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
 
@@ -26,6 +26,7 @@ def exchange_request(
     cluster: str,
     replicas: int,
     settings: MemberSettings | None = None,
+    without_copy: frozenset[PartitionId] | None = None,
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
 
@@ -66,6 +67,7 @@ def exchange_request(
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
         settings=settings,
+        without_copy=None if without_copy is None else tuple(sorted(without_copy & liveness.tablets.keys())),
     )
     return request, cursor
 

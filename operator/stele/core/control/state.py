@@ -67,12 +67,17 @@ class DesiredSpec:
     bandwidth_per_member: int
     log_space: int
     snapshot_space: int
+    quarantine_retention_seconds: int
     update: UpdatePolicy
     recovery: Recovery | None = None
 
     @property
     def member_settings(self) -> MemberSettings:
-        return MemberSettings(log_space_bytes=self.log_space, snapshot_space_bytes=self.snapshot_space)
+        return MemberSettings(
+            log_space_bytes=self.log_space,
+            snapshot_space_bytes=self.snapshot_space,
+            quarantine_retention_seconds=self.quarantine_retention_seconds,
+        )
 
     @property
     def join_allowed(self) -> bool:

@@ -37,7 +37,7 @@ class Quarantine:
         node = self._node
         volumes = await node.background.in_thread(node.volume.quarantined_volumes)
         return admin.QuarantineList(
-            retention_seconds=node.settings.retention_seconds,
+            retention_seconds=node.live_settings.retention_seconds,
             tablets=tuple(
                 each
                 for partition in sorted(node.replicas)
@@ -128,11 +128,21 @@ class Quarantine:
         failpoints.hit("restore.read")
 
     async def purge(self, partition: int, generation: int) -> bool:
-        """Delete quarantined data now; return whether there was any."""
+        """Delete quarantined data now; return whether there was any.
+
+        Raises Refused (NO_LIVE_COPY) while it may be the last copy.
+        """
         node = self._node
         replica = node.replicas.get(partition)
         if replica is None:
             return False
+        if node.last_copies.may_be_here(partition):
+            raise Refused(
+                f"no member is known to have a live copy of partition {partition}: this may be the last one; "
+                "bring a member of its row back, or make this copy its owner: "
+                "kubectl stele quarantine restore --as-owner",
+                "NO_LIVE_COPY",
+            )
         async with replica.lock:
             block = drop_quarantined(node.engine, replica, lambda entry: entry.generation == generation)
             if block is None:

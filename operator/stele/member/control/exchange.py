@@ -13,6 +13,7 @@ from stele.errors import Corrupt, SteleError
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
+from stele.member.control.last_copies import LastCopies
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
 from stele.member.live_settings import LiveSettings
@@ -44,6 +45,7 @@ class Exchange:
     _handovers: AbandonedHandovers
     _planned_stop: PlannedStop
     _settings: LiveSettings
+    _last_copies: LastCopies
     _reporter: Reporter
 
     def __post_init__(self) -> None:
@@ -70,6 +72,7 @@ class Exchange:
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)
                 self._settings.adopt(request.settings)
+                self._last_copies.on_exchange(request.without_copy)
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)

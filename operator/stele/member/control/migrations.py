@@ -15,7 +15,9 @@ from stele.core.tablet.owner import LearnerState, Owner
 from stele.errors import Conflict, Refused, Stale
 from stele.member import limits
 from stele.member.background import Background
+from stele.member.control.last_copies import LastCopies
 from stele.member.copy.quarantined_log import keep_log_tail
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.gc import drop_expired, quarantine
 from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.metadata_store import MetadataStore
@@ -25,7 +27,6 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.services.host import Services
 from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
-from stele.member.settings import Settings
 from stele.wire.storage.volume import CopyRecord, Frozen, Superblock, Waited
 
 log = logging.getLogger("stele.migrations")
@@ -39,7 +40,8 @@ _HAND_OVER_STEP_SECONDS = 0.002
 class Migrations:
     """Each step is persisted first, and holds the partition's lock meanwhile."""
 
-    _settings: Settings
+    _settings: LiveSettings
+    _last_copies: LastCopies
     _tablets: TabletStore
     _metadata: MetadataStore
     _replicator: Replicator
@@ -334,10 +336,12 @@ class Migrations:
         log.info("partition %d: deleted, its data stays for %g s", replica.partition, keep_seconds)
 
     async def collect_garbage(self) -> None:
-        """Delete data whose quarantine has ended."""
+        """Delete data whose quarantine has ended, unless it may be the last copy."""
         now_s = self._background.wall()
         for replica in list(self._tablets.replicas.values()):
             if replica.block is None or not replica.block.quarantined:
+                continue
+            if self._last_copies.may_be_here(replica.partition):
                 continue
             async with replica.lock:
                 block = drop_expired(self._tablets.engine, replica, now_s)

@@ -14,11 +14,11 @@ from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, Refused, Stale
 from stele.member.background import Background
 from stele.member.copy.quarantined_log import keep_log_tail
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.gc import quarantine
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
-from stele.member.settings import Settings
 from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING, Volume
 from stele.ports.engine import Engine
@@ -39,7 +39,7 @@ INGESTED_TOGETHER_MAX = 4
 class Ingester:
     """Ingests copies: a tablet becomes READY under its new generation, or stays as it was."""
 
-    _settings: Settings
+    _settings: LiveSettings
     _volume: Volume
     _tablets: TabletStore
     _metadata: MetadataStore

@@ -54,6 +54,25 @@ def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[Member
     )
 
 
+def without_reachable_copy(state: State, desired: DesiredSpec, now: float) -> frozenset[PartitionId]:
+    """Return partitions of which no member of the row can be reached with a copy, lost ones among them."""
+    reachable = {
+        index
+        for index, liveness in state.membership.liveness.items()
+        if liveness.reachable(now, desired.timing)
+    }
+    away = state.table.members.keys() - reachable
+    rows_of = state.table.replica_index.rows_of
+    return frozenset(
+        number
+        for number in state.failover.lost.union(*(rows_of.get(member, ()) for member in away))
+        if not any(
+            state.membership.has_copy(member, number)
+            for member in state.table.partitions[number].members & reachable
+        )
+    )
+
+
 def _silent(state: State, desired: DesiredSpec, now: float) -> dict[int | None, frozenset[MemberIndex]]:
     """Return backups that an owner cannot reach, by owner, while the master has always reached that owner."""
     limit = desired.timing.silence * SILENCE_FACTOR
