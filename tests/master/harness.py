@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
-from stele.core.control.failure_detector import MemberObject, PodFacts, Timing
+from stele.core.control.failure_detector import MemberObject, NodeState, PodFacts, Replacement, Timing
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, RebalanceProgress, State
 from stele.core.formats import SPOKEN, UNSTATED, FormatRange
@@ -23,6 +23,7 @@ from tests.fakes.spec import desired_spec
 from tests.fakes.table_store import MemoryTableStore, StoredObjects
 
 CLUSTER = "cluster-uid"
+CONFLICT = "Unschedulable: 0/3 nodes are available: 3 node(s) had volume node affinity conflict"
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=30.0)
 
 
@@ -70,6 +71,7 @@ class Pod:
     outdated: bool = False
     terminating: bool = False
     problem: str = ""
+    scheduled: bool = True
 
     @property
     def started_seconds(self) -> float:
@@ -96,8 +98,13 @@ class FakeWorld:
     weights: dict[MemberIndex, int] = field(default_factory=dict)
     asked: dict[str, RebalanceRequest] = field(default_factory=dict)
     shown_epoch: int = 0
+    replacements: dict[MemberIndex, Replacement] = field(default_factory=dict)
+    nodes: dict[MemberIndex, NodeState] = field(default_factory=dict)
+    deletable: set[MemberIndex] = field(default_factory=set)
+    """Removed members whose volumes may be deleted."""
     restarting: dict[MemberIndex, float] = field(default_factory=dict)
     restarts: list[MemberIndex] = field(default_factory=list)
+    forced: list[str] = field(default_factory=list)
     on_restart: Callable[[MemberIndex], None] = lambda index: None
     broken: str = ""
     """Why pods made from now on cannot start."""
@@ -135,6 +142,9 @@ class FakeWorld:
                 zone=self.zones.get(index, ()),
                 outdated=index in self.pods and self.pods[index].outdated,
                 restart_until_seconds=self.restarting.get(index),
+                replacement=self.replacements.get(index),
+                node=f"node-{index}",
+                node_state=self.nodes.get(index, NodeState.READY),
             )
             for index in sorted(self.members)
         )
@@ -145,7 +155,9 @@ class FakeWorld:
             return None
         since = pod.started_seconds + pod.ended
         process = "" if pod.problem else str(pod.process)
-        return PodFacts(pod.uid, pod.address, process, pod.ended, pod.terminating, since, pod.problem)
+        return PodFacts(
+            pod.uid, pod.address, process, pod.ended, pod.terminating, since, pod.problem, pod.scheduled
+        )
 
     def requests(self) -> tuple[RebalanceRequest, ...]:
         return tuple(self.asked.values())
@@ -167,6 +179,10 @@ class FakeWorld:
 
     def start_pod(self, index: MemberIndex) -> None:
         address = f"10.0.0.{next(self.addresses)}"
+        if index in self.volumes and self.nodes.get(index) is NodeState.GONE:
+            # A volume that is local to its node.
+            self.pods[index] = Pod(f"pod-{address}", "", problem=CONFLICT, scheduled=False)
+            return
         self.pods[index] = Pod(f"pod-{address}", address, problem=self.broken)
         if self.broken:
             return
@@ -180,11 +196,19 @@ class FakeWorld:
         member.runs_in(f"pod-{address}", self.pods[index].started_seconds)
         self.net.members[address] = member
 
-    async def remove_member(self, index: MemberIndex) -> None:
+    async def remove_member(self, index: MemberIndex, *, keep_volume: bool) -> None:
+        if not keep_volume:
+            self.deletable.add(index)
         self.members.pop(index, None)
         pod = self.pods.pop(index, None)
-        if pod is not None:
+        if pod is not None and pod.address in self.net.members:
             self.net.members.pop(pod.address).alive = False
+
+    async def force_delete_pod(self, index: MemberIndex, pod_uid: str) -> None:
+        """The object goes; a process on a node that is cut off runs on."""
+        if index in self.pods and self.pods[index].uid == pod_uid:
+            self.forced.append(pod_uid)
+            del self.pods[index]
 
     async def restart_member(self, index: MemberIndex, pod_uid: str) -> None:
         """The pod goes at once; a test may look at the table just before."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stele.core.control.commands import OpId, TabletReport
-from stele.core.control.failure_detector import Life
+from stele.core.control.failure_detector import Life, MemberObject, PodFacts
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.state import State
 from stele.core.placement.migration import Migration, Type
@@ -15,6 +15,7 @@ from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.table import Partition, PartitionTable
 from stele.core.tablet.lifecycle import TabletState
 from stele.master import plan_status, status
+from stele.master.lost_volumes import VOLUME_CONFLICT
 from stele.master.member_status import member_status
 from stele.master.view import View
 from stele.model import TabletCluster, Unreadable
@@ -126,6 +127,13 @@ def miss_a_volume(state: State) -> None:
     state.failover.incomplete = "volumes are missing: demo-1"
 
 
+def lose_volume(state: State) -> None:
+    liveness = state.membership.liveness[2]
+    liveness.answered_seconds = 0.0
+    pod = PodFacts("u", "", "", ended=False, problem=f"Unschedulable: {VOLUME_CONFLICT}", scheduled=False)
+    liveness.member_object = MemberObject(2, "demo-2", pod=pod, node="n1")
+
+
 def silence(state: State) -> None:
     del state.membership.liveness[2]
 
@@ -157,6 +165,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a missing volume": (state_of(miss_a_volume), "Failed", "RecoveryIncomplete"),
     "a refused pod": (changed(refused={"Pod demo-0": "403 quota"}), "Failed", "CreationRefused"),
     "a volume that cannot grow": (changed(cannot_grow={"demo-0": "no"}), "Failed", "VolumeCannotGrow"),
+    "a volume of a lost node": (state_of(lose_volume), "Failed", "VolumeUnavailable"),
     "members are updated": (state_of(roll), "InProgress", "RollingUpdate"),
     "an update that fails": (state_of(fail_update), "Failed", "UpdateFailed"),
     "an old build": (state_of(lack_features), "Failed", "MembersIncompatible"),
@@ -251,6 +260,12 @@ def test_a_member_of_an_old_build() -> None:
     seen = view((0, 1))
     lack_features(seen.state)
     assert judged(member_status(member(2), seen, 0), 3) == ("Failed", "MembersIncompatible")
+
+
+def test_a_member_without_its_volume() -> None:
+    seen = view((0, 1))
+    lose_volume(seen.state)
+    assert judged(member_status(member(2), seen, 0), 3) == ("Failed", "VolumeUnavailable")
 
 
 def test_a_member_that_may_not_join(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ class PodWatch(ABC):
         self._pods: dict[str, dict[str, Any]] = {}
         self._restarts: dict[str, int] = {}
         self._began: dict[str, datetime] = {}
+        self._lost: set[str] = set()
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -29,6 +30,15 @@ class PodWatch(ABC):
     @abstractmethod
     async def _end(self, name: str, *, politely: bool = False) -> None:
         """End what runs of the Pod, if anything does."""
+
+    async def lose_node(self, name: str, *, volume: bool) -> None:
+        """The node of a pod is lost: its process ends, and nobody says so or ends the pod.
+
+        With `volume` its next pods cannot run either, because only that node has it.
+        """
+        async with self._lock:
+            self._lost.add(name if volume else self._pods[name]["metadata"]["uid"])
+            await self._end(name)
 
     @abstractmethod
     def _address(self, name: str) -> str: ...
@@ -58,6 +68,8 @@ class PodWatch(ABC):
             await self._forget(name)
         for name, pod in found.items():
             known, uid = self._pods.get(name), pod["metadata"]["uid"]
+            if self._lost & {name, uid}:
+                continue
             if pod["metadata"].get("deletionTimestamp"):
                 await self._forget(name, politely=True)
                 with contextlib.suppress(NotFound):

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 from stele.cli.situation import Situation
 from stele.core.control.commands import ClusterState
+from stele.core.control.failure_detector import Replacement
 from stele.core.control.scaling import Candidate, leaving
 from stele.core.placement.plan import DataMember
 from stele.core.table.table import PartitionTable
+from stele.errors import BadInput
 from stele.model.cluster import Approval
 from stele.model.conditions import ConditionType, find_condition
 from stele.model.member import MemberState
@@ -107,6 +109,16 @@ async def read_cluster(console: "Console", cluster: str) -> ClusterView:
     )
 
 
+async def cluster_of(console: "Console", member: str) -> str:
+    """Return the cluster of a member. Raises BadInput with the existing names."""
+    members = await console.members()
+    for each in members:
+        if each.metadata.name == member:
+            return each.spec.cluster
+    names = ", ".join(each.metadata.name for each in members) or "none"
+    raise BadInput(f"there is no TabletMember {member}; there are: {names}")
+
+
 def handovers(rebalances: "Iterable[TabletRebalance]") -> "dict[str, HandoverSpec]":
     """Return the hand-overs that are in force, by the names of their objects."""
     return {
@@ -126,10 +138,11 @@ def is_gone(member: "TabletMember") -> bool:
 
 
 def _candidate(member: "TabletMember") -> Candidate:
+    is_replaced = member.spec.replacement is Replacement.NEW_VOLUME
     return Candidate(
         member.spec.index,
         member.spec.drain,
         reachable=not is_gone(member),
-        lost=member.status.state is MemberState.LOST,
+        lost=member.status.state is MemberState.LOST or is_replaced,
         deleting=member.metadata.deletion_timestamp is not None,
     )

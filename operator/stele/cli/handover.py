@@ -63,9 +63,9 @@ def handover(
 
 async def _hand_over(console: "Console", member: str, to: str | None) -> str:
     """Print what will be done, and create the TabletRebalance unless there is one. Return its name."""
-    from stele.cli.cluster_view import handovers, read_cluster
+    from stele.cli.cluster_view import cluster_of, handovers, read_cluster
 
-    cluster = await _cluster_of(console, member)
+    cluster = await cluster_of(console, member)
     view = await read_cluster(console, cluster)
     indexes = {each.metadata.name: index for index, each in view.members.items()}
     if to is not None and to not in indexes:
@@ -80,15 +80,6 @@ async def _hand_over(console: "Console", member: str, to: str | None) -> str:
     name = await console.make_rebalance(f"{member}-handover-", spec)
     print(f"{name} is created; {member} owns nothing until: kubectl stele handover {member} --undo")
     return name
-
-
-async def _cluster_of(console: "Console", member: str) -> str:
-    members = await console.members()
-    for each in members:
-        if each.metadata.name == member:
-            return each.spec.cluster
-    names = ", ".join(each.metadata.name for each in members) or "none"
-    raise BadInput(f"there is no TabletMember {member}; there are: {names}")
 
 
 def _preview(view: "ClusterView", member: int, to: int | None) -> "Iterator[str]":
@@ -110,9 +101,9 @@ def _preview(view: "ClusterView", member: int, to: int | None) -> "Iterator[str]
 
 
 async def _undo(console: "Console", member: str) -> str:
-    from stele.cli.cluster_view import handovers
+    from stele.cli.cluster_view import cluster_of, handovers
 
-    present = handovers(await console.rebalances(await _cluster_of(console, member)))
+    present = handovers(await console.rebalances(await cluster_of(console, member)))
     names = [name for name, wanted in present.items() if wanted.member == member]
     for name in names:
         await console.change_rebalance(name, {"cancel": True})

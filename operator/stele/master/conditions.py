@@ -4,6 +4,7 @@ from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.copy_waves import cannot_end
 from stele.core.control.state import State
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
+from stele.master.lost_volumes import unavailable_volumes
 from stele.master.view import View
 from stele.model import TabletCluster
 from stele.model.cluster import EngineChoice
@@ -269,6 +270,8 @@ def _stuck(view: View) -> list[Problem]:
     if state.stops.update_problem:
         text = f"{state.stops.update_problem}; correct the spec, or: kubectl stele rollout undo {view.name}"
         return [Problem(Reason.UPDATE_FAILED, text)]
+    if lost := unavailable_volumes(view):
+        return [Problem(Reason.VOLUME_UNAVAILABLE, text) for text in lost.values()]
     if view.cannot_grow:
         name, text = min(view.cannot_grow.items())
         remedy = "use a StorageClass with allowVolumeExpansion, or add members and drain this one"

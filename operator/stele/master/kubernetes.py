@@ -32,7 +32,7 @@ from stele.master.events import post
 from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
 from stele.master.namespace import NamespaceSetup
-from stele.master.nodes import Nodes
+from stele.master.nodes import DOUBT_SECONDS, Nodes
 from stele.master.plans import RebalanceRequests, show_plans
 from stele.master.restarts import RESTARTING_UNTIL, Restarts, problem_of
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
@@ -76,6 +76,7 @@ class KubernetesClusterObjects:
         self._restarts = Restarts(api, cache, clock_at)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._zones: dict[str, tuple[str, ...]] = {}
+        self._last_nodes: dict[str, str] = {}
         self._read: Object | None = None
         self._listed: dict[str, tuple[Object, TabletMember]] = {}
         self._read_members: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
@@ -150,6 +151,9 @@ class KubernetesClusterObjects:
                     self._restarts.kept_until_seconds(annotations),
                     self._restarts.seconds_of(annotations, RESTARTING_UNTIL),
                     accepted_copies(annotations),
+                    member.spec.replacement,
+                    node := self._node(member, pod),
+                    self._nodes.state(node),
                 )
             )
         return tuple(members)
@@ -171,6 +175,20 @@ class KubernetesClusterObjects:
     def _node_names(self) -> list[str]:
         return [node for each in self._members() if (node := node_of(self._pod(each)))]
 
+    def _node(self, member: TabletMember, pod: Object | None) -> str:
+        """Return the node of its pod; of the pod before while no node was chosen."""
+        node = node_of(pod) or self._last_nodes.get(member.metadata.name, member.status.node)
+        self._last_nodes[member.metadata.name] = node
+        return node
+
+    def _doubtful_nodes(self) -> set[str]:
+        """Return the nodes of silent members, which may be lost."""
+        if self._state is None:
+            return set()
+        now, timing = time.monotonic(), self.desired().timing
+        silent = (each for each in self._state.membership.liveness.values() if each.gone(now, timing))
+        return {each.member_object.node for each in silent if each.member_object is not None} - {""}
+
     def claims(self) -> dict[MemberIndex, str]:
         """Return the names of the cluster's volume claims that are not being deleted, by member index."""
         claims = self._cache.labelled(CLAIMS, self.namespace, CLUSTER_UID_LABEL, self.volumes_uid)
@@ -179,9 +197,11 @@ class KubernetesClusterObjects:
         return {index: name for index, name in by_index.items() if index is not None}
 
     async def read_nodes(self) -> None:
-        """Read the labels of the members' nodes when topology keys are set."""
+        """Read the nodes of silent members, and of all members when topology keys are set."""
+        now = time.monotonic()
+        await self._nodes.refresh(self._doubtful_nodes(), now, DOUBT_SECONDS)
         if self.cluster().spec.placement.topology_keys:
-            await self._nodes.refresh(self._node_names(), time.monotonic())
+            await self._nodes.refresh(self._node_names(), now)
 
     def _member(self, stored: Object) -> TabletMember | Unreadable:
         """Parse each stored version once; objects in the cache are never changed in place."""
@@ -288,16 +308,21 @@ class KubernetesClusterObjects:
         body = manifests.member_pod(cluster, model, self._settings.members)
         await children.ensure(PODS, body, model.metadata.uid)
 
-    async def remove_member(self, index: MemberIndex) -> None:
+    async def remove_member(self, index: MemberIndex, *, keep_volume: bool) -> None:
         """Delete the volume (if the spec says so), the pod, and last the object, so that a crash in
         between resumes."""
         name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
-        if self.cluster().spec.storage.keep_volumes.value == "Delete":
+        if self.cluster().spec.storage.keep_volumes.value == "Delete" and not keep_volume:
             await children.delete(CLAIMS, name, self.volumes_uid)
         member = children.find(MEMBERS, name, uid)
         if member is not None:
             await children.delete(PODS, name, member["metadata"]["uid"])
             await children.delete(MEMBERS, name, uid)
+
+    async def force_delete_pod(self, index: MemberIndex, pod_uid: str) -> None:
+        """Delete the pod with this UID at once; `ensure_member` makes the next one."""
+        name = manifests.name_of(self.name, index)
+        await self._api.delete(PODS, self.namespace, name, pod_uid, grace_seconds=0)
 
     async def restart_member(self, index: MemberIndex, pod_uid: str) -> None:
         """Note that the member restarts, then delete its pod; `ensure_member` makes the next one."""
@@ -389,6 +414,7 @@ class KubernetesClusterObjects:
             self._children.refused(),
             self._volumes.cannot_grow(self.cluster()),
             self._spark_problem(cluster),
+            self._nodes.unreadable(),
         )
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)
@@ -456,6 +482,7 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         update=UpdatePolicy(
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),
+        replace_after_seconds=detection.replace_after_seconds,
         recovery=_recovery_of(cluster),
     )
 
@@ -489,8 +516,10 @@ def pod_facts(pod: Object) -> PodFacts:
     process = f"{meta['uid']}/{container.get('restartCount', 0)}/{started}" if started else ""
     address = str(status.get("podIP", ""))
     terminating = bool(meta.get("deletionTimestamp"))
-    since = _since_seconds(container)
-    return PodFacts(meta["uid"], address, process, bool(ended), terminating, since, problem_of(pod))
+    since, scheduled = _since_seconds(container), bool(node_of(pod))
+    return PodFacts(
+        meta["uid"], address, process, bool(ended), terminating, since, problem_of(pod), scheduled
+    )
 
 
 def _since_seconds(container: Object) -> float:

@@ -20,6 +20,7 @@ from stele.core.control.state import (
     Decision,
     EnsureMember,
     FinishRestart,
+    ForceDeletePod,
     Intent,
     Observation,
     RemoveMember,
@@ -382,8 +383,10 @@ class ClusterLoop:
         match intent:
             case EnsureMember(index):
                 await self._objects.ensure_member(index)
-            case RemoveMember(index):
-                await self._objects.remove_member(index)
+            case RemoveMember(index, keep_volume):
+                await self._objects.remove_member(index, keep_volume=keep_volume)
+            case ForceDeletePod(index, pod_uid):
+                await self._objects.force_delete_pod(index, pod_uid)
             case RestartMember(index, pod_uid):
                 await self._objects.restart_member(index, pod_uid)
             case FinishRestart(index):

@@ -4,6 +4,7 @@ from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.tablet.lifecycle import TabletState
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
+from stele.master.lost_volumes import unavailable_volumes
 from stele.master.manifests import RESP_PORT
 from stele.master.view import View
 from stele.model import TabletMember
@@ -16,11 +17,14 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     state, index = view.state, member.spec.index
     liveness, entry = state.membership.liveness.get(index), state.table.members.get(index)
     report = None if liveness is None else liveness.report
+    shown = None if liveness is None else liveness.member_object
     replica_index = state.table.replica_index
     owned, held, alone = replica_index.owned[index], replica_index.number(index), replica_index.sole[index]
     life = life_of(state, index, view.desired, view.now)
     problem = "" if liveness is None else liveness.problem
-    verdict = _verdict(life, held, problem)
+    verdict = _verdict(life, held, problem, view.nodes_problem)
+    if text := unavailable_volumes(view).get(index):
+        verdict = Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
     if liveness is not None and liveness.incompatible:
         verdict = Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
     return TabletMemberStatus(
@@ -29,7 +33,8 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else host_port(entry.address, RESP_PORT),
         state=MemberState(life.value),
-        zone=() if liveness is None or liveness.member_object is None else liveness.member_object.zone or (),
+        node="" if shown is None else shown.node,
+        zone=() if shown is None else shown.zone or (),
         owned=owned,
         backups=held - owned,
         bytes=_held_bytes(liveness),
@@ -50,7 +55,7 @@ def _held_bytes(liveness: MemberLiveness | None) -> int:
     return sum(tablet.bytes for tablet in tablets if tablet.state != TabletState.DELETED)
 
 
-def _verdict(life: Life, held: int, problem: str) -> Verdict:
+def _verdict(life: Life, held: int, problem: str, nodes_problem: str) -> Verdict:
     match life:
         case Life.ACTIVE:
             return Progress.DONE, Reason.AS_DESIRED, "it answers clients and other members"
@@ -67,6 +72,7 @@ def _verdict(life: Life, held: int, problem: str) -> Verdict:
             return Progress.UNDER_WAY, Reason.HOLDS_NOTHING, "it holds no copy and is being removed"
         case Life.UNREACHABLE:
             text = "it does not answer; its copies stay its own until the grace period ends"
+            text += f"; whether its node is lost is not known: {nodes_problem}" if nodes_problem else ""
             return Progress.UNDER_WAY, Reason.MEMBER_UNREACHABLE, text
         case Life.LOST:
             text = "it did not answer within the grace period: its copies are made elsewhere; look at its pod"

@@ -1,55 +1,94 @@
-"""The topology domains (zone, rack, ...) of the nodes that members run on.
+"""The nodes that members run on: their topology domains (zone, rack, ...), and whether they are lost.
 
 A member without a pod keeps its last domain. Nodes are cluster-scoped, so reading them needs a ClusterRole;
-without it planning treats all members as in one domain, and the status says so.
+without it planning treats all members as in one domain, no node counts as lost, and the status says so.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from stele.adapters.kubernetes.api import NODES, Api, NotFound
+from stele.core.control.failure_detector import NodeState
 from stele.errors import Refused, SteleError
 
 REFRESH_SECONDS = 300.0
 """Labels of nodes rarely change."""
 
+DOUBT_SECONDS = 5.0
+"""Seconds between two reads of a node whose member does not answer."""
+
+OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
+
 Labels = Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Read:
+    """What was read of a node, and when. A node that is gone keeps its last labels."""
+
+    at_seconds: float
+    labels: Labels
+    state: NodeState
+
+
 class Nodes:
-    """Labels of the nodes that were requested."""
+    """The nodes that were requested."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._labels: dict[str, tuple[float, Labels]] = {}
+        self._read: dict[str, Read] = {}
         self._refused = ""
 
-    async def refresh(self, names: Iterable[str], now: float) -> None:
-        """Read nodes that are new or were read long ago; failed reads are retried later."""
+    async def refresh(self, names: Iterable[str], now: float, seconds: float = REFRESH_SECONDS) -> None:
+        """Read nodes that are new or were read that long ago; failed reads are retried later."""
         for name in sorted({*names}):
-            read = self._labels.get(name)
-            if read is not None and now - read[0] < REFRESH_SECONDS:
+            before = self._read.get(name)
+            if before is not None and now - before.at_seconds < seconds:
                 continue
+            labels = {} if before is None else before.labels
             try:
                 stored = await self._api.get(NODES, "", name)
-                self._labels[name], self._refused = (now, stored["metadata"].get("labels") or {}), ""
+                labels, state = stored["metadata"].get("labels") or {}, state_of(stored)
+                self._refused = ""
             except NotFound:
-                self._labels[name] = (now, {})
+                state = NodeState.GONE
             except Refused as error:
-                self._labels[name], self._refused = (now, {}), f"nodes cannot be read: {error}"
+                state, self._refused = NodeState.UNKNOWN, f"nodes cannot be read: {error}"
             except SteleError:
                 return
+            self._read[name] = Read(now, labels, state)
+
+    def state(self, name: str) -> NodeState:
+        """Return the node's state when it was last read."""
+        read = self._read.get(name)
+        return NodeState.UNKNOWN if read is None else read.state
 
     def path(self, name: str, keys: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the node's domain for each key; None when it has not been read yet."""
-        read = self._labels.get(name)
-        return None if read is None else tuple(read[1].get(key, "") for key in keys)
+        read = self._read.get(name)
+        return None if read is None else tuple(read.labels.get(key, "") for key in keys)
+
+    def unreadable(self) -> str:
+        """Return why nodes cannot be read, and what to do; empty when they can."""
+        needed = "the operator's ServiceAccount needs get on nodes (rbac.clusterScoped)"
+        return f"{self._refused}; {needed}" if self._refused else ""
 
     def problem(self, keys: tuple[str, ...], names: Iterable[str]) -> str:
         """Return why these keys cannot tell members apart; empty when they can."""
         if self._refused:
-            return f"{self._refused}; the operator's ServiceAccount needs get on nodes (rbac.clusterScoped)"
+            return self.unreadable()
         for name in sorted({*names}):
             for key in keys:
-                if name in self._labels and key not in self._labels[name][1]:
+                if name in self._read and key not in self._read[name].labels:
                     return f"node {name} has no label {key}: its members count as one domain"
         return ""
+
+
+def state_of(node: Mapping[str, Any]) -> NodeState:
+    """Return what a Node object says of its node."""
+    if any(taint["key"] == OUT_OF_SERVICE_TAINT for taint in (node.get("spec") or {}).get("taints") or []):
+        return NodeState.OUT_OF_SERVICE
+    conditions = (node.get("status") or {}).get("conditions") or []
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return NodeState.READY if ready else NodeState.NOT_READY

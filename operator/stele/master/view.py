@@ -27,7 +27,8 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 class View:
     """A snapshot for one status: the leadership's memory, the desired spec, and the time on both clocks.
 
-    `spark_problem` is why the namespace lacks what Spark needs, None when that is not the operator's task.
+    `spark_problem` is why the namespace lacks what Spark needs, None when that is not the operator's task;
+    `nodes_problem` why nodes cannot be read.
     """
 
     state: State
@@ -45,6 +46,7 @@ class View:
     refused: Mapping[str, str] = field(default_factory=dict)
     cannot_grow: Mapping[str, str] = field(default_factory=dict)
     spark_problem: str | None = None
+    nodes_problem: str = ""
 
     @property
     def formed(self) -> bool:

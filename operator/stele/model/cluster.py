@@ -31,6 +31,7 @@ REPLICAS_LIMIT = 7
 MAX_PARALLEL_LIMIT = 1_000
 IMAGE_LENGTH = 512
 TOPOLOGY_KEYS_LIMIT = 5
+REPLACE_SECONDS_MAX = 604_800
 RESOURCE_NAMES_LIMIT = 16
 """Most entries in one map of resource requests or limits."""
 
@@ -252,6 +253,8 @@ class FailureDetection(Model):
     """Seconds without a heartbeat after which a member is unreachable and stops serving as an owner."""
     rejoin_grace_period_seconds: int = whole("spec.failureDetection.rejoinGracePeriodSeconds", 0, 86_400, 30)
     """Seconds for which an unreachable member keeps its replicas, so that it can catch up from the log."""
+    replace_after_seconds: int = whole("spec.failureDetection.replaceAfterSeconds", 0, REPLACE_SECONDS_MAX, 0)
+    """Seconds after which a new member with an empty volume replaces an unreachable one; 0: never."""
 
 
 class UpdateStrategy(Model):

@@ -73,6 +73,7 @@ class Reason(StrEnum):
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
+    VOLUME_UNAVAILABLE = "VolumeUnavailable"
     ROLLING_UPDATE = "RollingUpdate"
     NO_PROGRESS = "NoProgress"
     NO_SPACE = "NoSpace"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, Field
 
+from stele.core.control.failure_detector import Replacement
 from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
 from stele.model.conditions import Conditions, conditions_field
 
@@ -78,6 +79,8 @@ class TabletMemberSpec(Model):
 
     A drained member is also the first to be removed on scale-down.
     """
+    replacement: Replacement | None = None
+    """What becomes of the member when it does not come back; decided by the operator when omitted."""
 
 
 class TabletMemberStatus(Model):
@@ -92,6 +95,8 @@ class TabletMemberStatus(Model):
     address: str = ""
     """Host and port at which other members reach it."""
     state: MemberState | None = None
+    node: str = ""
+    """Node that its pod was last scheduled on."""
     zone: tuple[str, ...] = ()
     """Location: its node's label for each of the cluster's topology keys."""
     owned: int = count()

@@ -28,6 +28,7 @@ from stele.core.control.rebalance.planner import data_members, end_plan, make_pl
 from stele.core.control.rebalance.scheduler import follow, note_stored, start
 from stele.core.control.rebalance.user_handovers import drive_user_handovers
 from stele.core.control.rebalance.user_plans import end_user_plans
+from stele.core.control.replacement import stuck_pods
 from stele.core.control.restarts.planned_stops import empty_stopping
 from stele.core.control.restarts.rolling_update import update_members
 from stele.core.control.state import Decision, Intent, Observation, State
@@ -63,7 +64,11 @@ def decide(state: State, observation: Observation) -> Decision:
     repair(state, observation.desired, observation.now)
     reset_lost_partitions(state, observation.desired, observation.now)
     accept_copies(state, observation.desired, observation.now)
-    intents = (*scale(state, observation), *update_members(state, observation))
+    intents = (
+        *scale(state, observation),
+        *stuck_pods(state, observation),
+        *update_members(state, observation),
+    )
     empty_stopping(state, observation)
     _assign_first(state, observation)
     end_plan(state, observation.now)

@@ -13,7 +13,7 @@ to expire.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
 from stele.core.control.commands import ExchangeReply, TabletReport
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -37,13 +37,37 @@ class Life(Enum):
     LOST = "Lost"
 
 
+class NodeState(Enum):
+    """What Kubernetes says of a node. GONE: there is no such node, which does not prove that it is off.
+
+    OUT_OF_SERVICE: a user declared it to be off, with the taint node.kubernetes.io/out-of-service.
+    """
+
+    UNKNOWN = "Unknown"
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    OUT_OF_SERVICE = "OutOfService"
+    GONE = "Gone"
+
+
+class Replacement(StrEnum):
+    """What a user wants for a member that does not come back.
+
+    NewVolume: another member, with an empty volume, takes its place. KeepVolume: it gets another pod with its
+    volume, and no other member takes its place.
+    """
+
+    NEW_VOLUME = "NewVolume"
+    KEEP_VOLUME = "KeepVolume"
+
+
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """What Kubernetes reports about a member's pod. `process` changes whenever its container restarts.
 
     `since_seconds` is when the container's shown state began, its start or end: whole Unix seconds of its
     node's clock, 0 when the kubelet shows neither. `problem` is what Kubernetes says about why it cannot
-    start.
+    start. It is `scheduled` when a node was chosen for it.
     """
 
     uid: str
@@ -53,6 +77,7 @@ class PodFacts:
     terminating: bool = False
     since_seconds: float = 0.0
     problem: str = ""
+    scheduled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +87,8 @@ class MemberObject:
     `zone` is its domain per topology key, widest first; None while its node has not been read yet. Its pod is
     not as the spec says when it is `outdated`. Its place is kept until `kept_until_seconds`; while the
     operator restarts it, `restart_until_seconds` is when it should be back. `accepted` are copies that it may
-    own if they are lost, each with the version of the row that a user saw.
+    own if they are lost, each with the version of the row that a user saw. `node` is the node of its pod; of
+    the pod before while no node was chosen.
     """
 
     index: MemberIndex
@@ -78,6 +104,9 @@ class MemberObject:
     kept_until_seconds: float = NEVER
     restart_until_seconds: float | None = None
     accepted: frozenset[tuple[PartitionId, int]] = frozenset()
+    replacement: Replacement | None = None
+    node: str = ""
+    node_state: NodeState = NodeState.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject
+from stele.core.control.replacement import replaced_members
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, EnsureMember, Intent, Observation, RemoveMember, State
 from stele.core.table.ids import MEMBERS_MAX, MemberIndex
@@ -109,7 +110,7 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     """Decide which members leave. Returns which should exist and which may be removed."""
     desired = observation.desired
     in_rows = members_in_rows(state)
-    candidates = _candidates(state, observation, in_rows)
+    candidates = _candidates(state, observation, in_rows, _replaced(state, observation))
     state.membership.set_leaving(leaving(candidates, desired.members))
     if desired.paused:
         return ()
@@ -119,17 +120,42 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     state.membership.use_indexes((*used, *new))
     empty = state.membership.leaving - in_rows
     kept = [each.index for each in candidates if not each.deleting and each.index not in empty]
-    removed = [RemoveMember(each.index) for each in candidates if each.index in empty]
+    removed = [
+        RemoveMember(each.index, keep_volume=_is_away(state, observation, each.index))
+        for each in candidates
+        if each.index in empty
+    ]
     return (*map(EnsureMember, (*kept, *new)), *removed)
 
 
-def _candidates(state: State, observation: Observation, in_rows: frozenset[MemberIndex]) -> list[Candidate]:
+def _replaced(state: State, observation: Observation) -> frozenset[MemberIndex]:
+    """Return the members in whose place others come, and say so once."""
+    reasons = replaced_members(state, observation)
+    for index in sorted(state.membership.set_replaced(frozenset(reasons))):
+        text = f"another member takes the place of {state.name_of(index)}: {reasons[index]}"
+        state.emit("MemberReplaced", text, warning=True)
+    return state.membership.replaced
+
+
+def _is_away(state: State, observation: Observation, index: MemberIndex) -> bool:
+    """Return whether the member does not answer, which says nothing about what its volume has."""
+    liveness = state.membership.liveness.get(index)
+    silent = liveness is None or liveness.gone(observation.now, observation.desired.timing)
+    return silent and not (liveness is not None and liveness.replaced_by_uuid)
+
+
+def _candidates(
+    state: State,
+    observation: Observation,
+    in_rows: frozenset[MemberIndex],
+    replaced: frozenset[MemberIndex],
+) -> list[Candidate]:
     """Return members with an object, and those that rows name although their object was deleted."""
     gone = unusable(state, observation.desired, observation.now)
     candidates = []
     for each in observation.members:
         liveness = state.membership.liveness.get(each.index)
-        lost = liveness is not None and bool(liveness.replaced_by_uuid)
+        lost = each.index in replaced or (liveness is not None and bool(liveness.replaced_by_uuid))
         unreachable = each.index in gone or (each.pod is None and each.index in state.table.members)
         candidates.append(Candidate(each.index, each.drain, not unreachable, lost, each.deleting))
     present = {each.index for each in observation.members}

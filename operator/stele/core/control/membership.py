@@ -12,13 +12,15 @@ from stele.core.tablet.lifecycle import TabletState
 class Membership:
     """Written by its own methods only, and each `MemberLiveness` by its own.
 
-    `leaving` members give up their data; `next_index` is above every index ever used; `list_version` is that
-    of the stored member list; a take-over waits for the `unlisted`.
+    `leaving` members give up their data, and others take the place of those that are `replaced`; `next_index`
+    is above every index ever used; `list_version` is that of the stored member list; a take-over waits for
+    the `unlisted`.
     """
 
     def __init__(self, list_version: int, next_index: MemberIndex) -> None:
         self.liveness: dict[MemberIndex, MemberLiveness] = {}
         self.leaving: frozenset[MemberIndex] = frozenset()
+        self.replaced: frozenset[MemberIndex] = frozenset()
         self.unlisted: frozenset[MemberIndex] = frozenset()
         self.list_version, self.next_index = list_version, next_index
 
@@ -69,6 +71,11 @@ class Membership:
 
     def set_leaving(self, leaving: frozenset[MemberIndex]) -> None:
         self.leaving = leaving
+
+    def set_replaced(self, replaced: frozenset[MemberIndex]) -> frozenset[MemberIndex]:
+        """Note which members are replaced. Returns those that were not before."""
+        before, self.replaced = self.replaced, replaced
+        return replaced - before
 
     def use_indexes(self, used: Iterable[MemberIndex]) -> None:
         """Never assign these indexes again."""

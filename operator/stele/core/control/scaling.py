@@ -17,7 +17,7 @@ MEMBERS_MADE_AT_ONCE = 64
 class Candidate:
     """One existing member, as seen by scaling.
 
-    `lost`: its volume came back with another member's identity.
+    `lost`: its volume came back with another member's identity, or another member takes its place.
     """
 
     index: MemberIndex

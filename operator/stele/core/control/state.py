@@ -48,7 +48,8 @@ class DesiredSpec:
     """The desired spec of a TabletCluster.
 
     `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs. `log_space` and
-    `snapshot_space` are bytes, see `MemberSettings`.
+    `snapshot_space` are bytes, see `MemberSettings`. A member that stays away is replaced after
+    `replace_after_seconds`; 0: never.
     """
 
     members: int
@@ -69,6 +70,7 @@ class DesiredSpec:
     snapshot_space: int
     quarantine_retention_seconds: int
     update: UpdatePolicy
+    replace_after_seconds: float
     recovery: Recovery | None = None
 
     @property
@@ -140,9 +142,21 @@ class EnsureMember:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """Remove a member that no row names: its pod, and its volume if the spec says so."""
+    """Remove a member that no row names: its pod, and its volume if the spec says so.
+
+    The volume of a member that did not answer is kept: nothing was moved off it.
+    """
 
     index: MemberIndex
+    keep_volume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForceDeletePod:
+    """Delete the pod with this UID without waiting for its node, which cannot confirm its end."""
+
+    index: MemberIndex
+    pod_uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +174,7 @@ class FinishRestart:
     index: MemberIndex
 
 
-Intent = EnsureMember | RemoveMember | RestartMember | FinishRestart
+Intent = EnsureMember | RemoveMember | ForceDeletePod | RestartMember | FinishRestart
 
 
 @dataclass(frozen=True, slots=True)
