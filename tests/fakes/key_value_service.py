@@ -8,8 +8,10 @@ import time
 
 from stele.core.kv.cluster_map import cluster_map
 from stele.core.kv.commands import REPLY_BYTES_MAX, Delete, Put, evaluate
+from stele.core.kv.transaction import EXEC, FINGERPRINT, fingerprint
 from stele.core.table.table import Member, Partition
 from stele.member import limits
+from stele.member.serving.transactions import run_transaction
 
 
 class FakeKeyValueService:
@@ -71,6 +73,9 @@ class FakeKeyValueService:
         replies, left = [], min(room, limits.REPLY_BYTES)
         map_ = self.data.setdefault((partition, keyspace), {})
         for command in commands:
+            if command[0] in (EXEC, FINGERPRINT):
+                replies.append(self._internal(keyspace, partition, command))
+                continue
             made = evaluate(command, map_.get(command[1]), int(time.time() * 1000))
             size = len(made.reply) if isinstance(made.reply, bytes) else 0
             if size > left and (replies or size > room):
@@ -78,6 +83,22 @@ class FakeKeyValueService:
             left -= size
             replies.append(self._done(map_, made))
         return replies
+
+    def _internal(self, keyspace, partition, command):
+        def read(space, key):
+            return self.data.get((partition, space), {}).get(key)
+
+        now_ms = int(time.time() * 1000)
+        if command[0] == FINGERPRINT:
+            return fingerprint(read(keyspace, command[1]), now_ms)
+        reply, changes = run_transaction(keyspace, command[2], now_ms, None, read)
+        for each in changes:
+            map_ = self.data.setdefault((partition, each.keyspace), {})
+            if each.value is None:
+                map_.pop(each.key, None)
+            else:
+                map_[each.key] = (each.value, each.expire_at_ms)
+        return reply
 
     def _done(self, map_, made):
         if isinstance(made.op, Put):

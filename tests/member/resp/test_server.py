@@ -168,7 +168,7 @@ async def test_a_bad_keyspace_is_refused(client, wrong):
         (("CLIENT", "SETNAME", "a b"), "Client names cannot contain spaces"),
         (("COMMAND", "WAT"), "unknown subcommand"),
         (("SET", "k", "v", "WAT"), "syntax error"),
-        (("MULTI",), "unknown command 'MULTI'; supported are"),
+        (("LPUSH", "k", "v"), "unknown command 'LPUSH'; supported are"),
     ],
 )
 async def test_wrong_use_is_answered_and_the_connection_goes_on(client, args, error):

@@ -6,6 +6,7 @@ from typing import Any
 
 from stele.core.kv.commands import REPLY_BYTES_MAX, Reply, is_write
 from stele.core.kv.dedup import ONCE
+from stele.core.kv.transaction import EXEC
 from stele.errors import SteleError
 from stele.member import limits
 
@@ -58,7 +59,7 @@ class Request:
     def may_repeat(self) -> bool:
         """Whether executing it twice has the effect of once."""
         return self.kind is not RequestKind.EXECUTE or not any(
-            args and is_write(args[0]) for args in self.commands
+            args and (is_write(args[0]) or args[0] == EXEC) for args in self.commands
         )
 
     @property

@@ -90,6 +90,8 @@ def keys_of(name: bytes, request: Request) -> Request:
         return request[1 :: 2 if name == b"MSET" else 1]
     if name in ARITIES:
         return request[1:2]
+    if name == b"WATCH":
+        return request[1:]
     return request[4:5] if name == ONCE else []
 
 
@@ -125,7 +127,7 @@ class Segment:
         self._add_one(request, request[1])
 
     def _add_one(self, command: Request, key: bytes) -> None:
-        self.answers.append(too_large(command) or self._place(command, key))
+        self.answers.append(too_large(command) or self.place(command, key))
 
     def _add_once(self, request: Request) -> None:
         """Add STELE.ONCE; the owner checks the rest, as it also gets requests of other members."""
@@ -148,10 +150,11 @@ class Segment:
             return
         begin = len(self.commands)
         for command in commands:
-            self._place(command, command[1])
+            self.place(command, command[1])
         self.answers.append((combine, begin, len(self.commands)))
 
-    def _place(self, command: Request, key: bytes) -> int:
+    def place(self, command: Request, key: bytes) -> int:
+        """Add a command of the partition of a key, and return its index."""
         index = len(self.commands)
         self.commands.append(command)
         self.groups.setdefault(partition_of(key, self.partitions), []).append(index)

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from stele.core.kv.commands import REPLY_BYTES_MAX, Failure, Reply
-from stele.core.kv.keyslot import partition_of
+from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply
+from stele.core.kv.keyslot import partition_of, slot_of
+from stele.core.kv.transaction import FINGERPRINT
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
@@ -22,9 +23,17 @@ from stele.member.resp.multi_key import (
     first_room,
     is_keyed,
     join,
+    keys_of,
     pieces,
 )
 from stele.member.resp.session_commands import ClientSession, Server, answer
+from stele.member.resp.transactions import (
+    ABORTED,
+    NOT_QUEUED,
+    TRANSACTION_ARITIES,
+    Queue,
+    has_arity,
+)
 from stele.wire.resp import Answer, Request, encode_reply
 
 WRITE_BYTES = 64 * 1024
@@ -74,7 +83,15 @@ class PipelineRunner:
             name = request[0].upper()
             redirected = self._redirection(name, request)
             if redirected is not None:
+                self._session.transaction.refused()
                 segment.answers.append(redirected)
+                continue
+            if self._session.transaction or name in TRANSACTION_ARITIES:
+                await self._flush(segment)
+                segment = self._segment()
+                await self._transactional(name, request)
+                if self._session.quitting:
+                    break
                 continue
             if is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
                 segment.add(name, request)
@@ -126,6 +143,90 @@ class PipelineRunner:
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
             reply = self._server.failure(error)
         self._encode(reply)
+
+    # -- transactions
+
+    async def _transactional(self, name: bytes, request: Request) -> None:
+        """Run one request of a connection that is in a transaction, watches keys, or begins to."""
+        queue = self._session.transaction.queue
+        if queue is not None and name not in NOT_QUEUED:
+            self._encode(queue.add(name, request))
+        elif name in TRANSACTION_ARITIES:
+            reply = await self._of_transaction(name, request)
+            if name == b"EXEC" and reply is None:
+                self._out.append(b"_\r\n" if self._session.resp3 else b"*-1\r\n")
+            else:
+                self._encode(reply)
+        elif is_keyed(name):
+            await self._seen(name, request)
+        else:
+            await self._alone(name, request)
+        if self._out_bytes >= WRITE_BYTES:
+            await self._write()
+
+    async def _of_transaction(self, name: bytes, request: Request) -> Reply:
+        transaction = self._session.transaction
+        if not has_arity(TRANSACTION_ARITIES[name], request):
+            return transaction.misused(name)
+        if name == b"WATCH":
+            return transaction.check_watch(request[1:]) or await self._watch(request[1:])
+        if name == b"EXEC" and transaction.queue is not None:
+            try:
+                return await self._exec(transaction.queue)
+            finally:
+                transaction.reset()
+        return transaction.change(name)
+
+    async def _watch(self, keys: Sequence[bytes]) -> Reply:
+        segment = self._segment()
+        segment.answers.extend(segment.place([FINGERPRINT, key], key) for key in keys)
+        results = await self._first(segment)
+        found = [await self._whole(segment, number, results, 0) for number in range(len(keys))]
+        failure = next((reply for reply in found if not isinstance(reply, bytes)), None)
+        if failure is not None:
+            return failure
+        for key, reply in zip(keys, found, strict=True):
+            assert isinstance(reply, bytes)
+            self._session.transaction.watch(self._session.keyspace, key, reply)
+        return OK
+
+    async def _exec(self, queue: Queue) -> Reply:
+        """Return the replies, or None when a watched key has changed."""
+        transaction, partitions = self._session.transaction, self._server.store.partitions
+        if queue.failed:
+            return ABORTED
+        if transaction.touched:
+            return None
+        if not queue.commands and not transaction.watches:
+            return queue.joined([])
+        place = slot_of if self._session.cluster else lambda key: partition_of(key, partitions)
+        command = transaction.command(queue, place)
+        if isinstance(command, Failure):
+            return command
+        segment = self._segment()
+        segment.answers.append(segment.place(command, command[1]))
+        reply = await self._whole(segment, 0, await self._first(segment), 0)
+        return queue.joined(reply) if isinstance(reply, list) else reply
+
+    async def _seen(self, name: bytes, request: Request) -> None:
+        """Run a request, and compare the watched keys among its own as they are at that moment."""
+        transaction, keyspace = self._session.transaction, self._session.keyspace
+        keys = [key for key in keys_of(name, request) if (keyspace, key) in transaction.watches]
+        if len(request) > SEGMENT_COMMANDS_MAX:
+            # It runs in pieces, between which a key may change and change back.
+            if keys:
+                transaction.touch()
+            await self._alone(name, request)
+            return
+        segment = self._segment()
+        segment.add(name, request)
+        places = [(key, segment.place([FINGERPRINT, key], key)) for key in keys]
+        if keys and any(len(list(segment.calls(group))) > 1 for group in segment.groups.values()):
+            transaction.touch()
+        results = await self._first(segment)
+        self._encode(await self._whole(segment, 0, results, 0))
+        for key, place in places:
+            transaction.see(keyspace, key, results[place])
 
     async def _pieces(self, name: bytes, request: Request) -> Reply:
         """Return the reply to a request with very many keys, which runs piece by piece."""

@@ -184,6 +184,8 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
+        if session.transaction:
+            return None
         batch = self.collector.gather(session.keyspace, queue, size, finish, only_here=session.cluster)
         if batch is not None:
             self.count(len(batch.replies))
@@ -284,7 +286,7 @@ class _Connection(asyncio.Protocol):
         if self._queue or reader.error:
             self._go_on()
         else:
-            self._hold(self._reader.buffered_bytes)
+            self._hold_rest()
 
     @property
     def busy(self) -> bool:
@@ -335,7 +337,7 @@ class _Connection(asyncio.Protocol):
 
     def _on_idle(self) -> None:
         """Handle the end of all requests."""
-        self._hold(self._reader.buffered_bytes)
+        self._hold_rest()
         if self._stopping:
             self._end()
         elif not self._reading and not self._is_full():
@@ -403,6 +405,10 @@ class _Connection(asyncio.Protocol):
         self._server.waiting_bytes += held_bytes - self._held_bytes
         self._held_bytes = held_bytes
 
+    def _hold_rest(self) -> None:
+        """Hold what is there besides complete requests: a part of one, and a transaction."""
+        self._hold(self._reader.buffered_bytes + self.session.transaction.held_bytes)
+
     def _pause(self) -> None:
         if self._reading and not self._transport.is_closing():
             self._reading = False
@@ -459,7 +465,7 @@ class _Connection(asyncio.Protocol):
         if self.session.quitting:
             self._queue.clear()
         if not self._queue:
-            self._hold(self._reader.buffered_bytes)
+            self._hold_rest()
         if self._reader.error is None and not self._is_full():
             self._resume()
 

@@ -21,6 +21,7 @@ from stele.member.resp.cluster_commands import DISABLED, cluster, own_partitions
 from stele.member.resp.match import read_pattern
 from stele.member.resp.multi_key import MANY_KEYS
 from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
+from stele.member.resp.transactions import TRANSACTION_ARITIES, Transaction, has_arity
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Answer, Request
@@ -48,10 +49,12 @@ class ClientSession:
     resp3: bool = False
     quitting: bool = False
     cluster: bool = False
+    transaction: Transaction = field(default_factory=Transaction)
 
     def reset(self) -> None:
         """Return to the state of a new connection."""
         self.keyspace, self.database, self.name, self.resp3 = b"default", b"0", b"", False
+        self.transaction.reset()
 
     def line(self) -> str:
         """Return its line of CLIENT LIST."""
@@ -83,7 +86,7 @@ async def answer(server: Server, session: ClientSession, name: bytes, request: R
     if known is None:
         return unknown(request[0])
     arity, run = known
-    if len(request) != arity if arity > 0 else len(request) < -arity:
+    if not has_arity(arity, request):
         return wrong_number(name)
     try:
         made = run(server, session, request)
@@ -255,6 +258,8 @@ def _shape(name: bytes) -> tuple[int, int, int, int]:
         return (-3, 1, -1, 2) if name == b"MSET" else (-2, 1, -1, 1)
     if name == ONCE:
         return ARITY, 4, 4, 1
+    if name in TRANSACTION_ARITIES:
+        return (TRANSACTION_ARITIES[name], *((1, -1, 1) if name == b"WATCH" else (0, 0, 0)))
     return (ARITIES[name], 1, 1, 1) if name in ARITIES else (_COMMANDS[name][0], 0, 0, 0)
 
 
@@ -350,5 +355,5 @@ _COMMANDS: dict[bytes, tuple[int, Callable[[Server, ClientSession, Request], Ans
     b"ASKING": (1, _of_cluster),
 }
 
-OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))
+OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *TRANSACTION_ARITIES, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))
 _OFFERED = ", ".join(name.decode() for name in OFFERED)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from stele.core.kv.commands import (
     KEY_BYTES_MAX,
     OK,
+    REPLY_BYTES_MAX,
     VALUE_BYTES_MAX,
     Evaluation,
     Failure,
@@ -19,6 +20,7 @@ from stele.core.kv.commands import (
     evaluate,
 )
 from stele.core.kv.dedup import ONCE
+from stele.core.kv.transaction import EXEC, FINGERPRINT, fingerprint, too_long
 from stele.core.tablet.owner import Owner, Phase
 from stele.errors import Corrupt
 from stele.member import limits
@@ -27,13 +29,15 @@ from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.write_gate import WriteGate
-from stele.member.serving.dedup import Attempt, run_once
+from stele.member.serving.dedup import Attempt, Read, run_once
+from stele.member.serving.transactions import reply_bytes, run_transaction
 from stele.member.turn_budget import TurnBudget
 from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
 from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
 
 _PLAIN_SET = (b"SET", b"set")
 _NEVER = bytes(EXPIRY_BYTES)
+_INTERNAL = frozenset({ONCE, EXEC, FINGERPRINT})
 
 
 def _fits(key: bytes, value: bytes) -> bool:
@@ -88,8 +92,9 @@ class CommandExecutor:
                 pending[prefix + args[1]] = ((args[2], 0), index + len(records))
                 replies.append(OK)
                 continue
-            if args and args[0] == ONCE:
-                self._once(replica, request, args, records)
+            if args and args[0] in _INTERNAL:
+                if not self._internal(replica, request, args, records):
+                    break
                 continue
             stored: Stored | None = None
             if len(args) > 1:
@@ -174,27 +179,53 @@ class CommandExecutor:
         others = owner.waited_for
         return not others or self._lease_holder.may_read(replica.partition, owner.term, others, now)
 
-    def _once(self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]) -> None:
-        """Execute a command, or repeat its reply if it has run before; see `member.serving.dedup`."""
-        at, pending, owner = replica.tablet.log.last[1] + len(records), replica.pending, replica.owner
+    def _internal(
+        self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes]
+    ) -> bool:
+        """Run a command whose changes are one operation. Returns False when its reply has no room."""
+        owner, now_ms = replica.owner, int(self._wall() * 1000)
         assert owner is not None
+        at = replica.tablet.log.last[1] + len(records)
 
         def read(data_key: bytes) -> Stored | None:
-            pending_value = pending.get(data_key)
-            if pending_value is not None:
-                request.index = at
-                return pending_value[0]
-            raw = self._engine.get(data_key)
-            return None if raw is None else unpack_value(raw)
+            return self._read(replica, request, data_key, at)
 
-        attempt = Attempt(request.keyspace, args, int(self._wall() * 1000), self.refusal_at(owner))
-        reply, changes = run_once(self._engine, replica, attempt, read)
+        reply, changes = self._outcome(replica, request.keyspace, args, now_ms, read)
+        if args[0] != ONCE and not request.takes(reply_bytes(reply)):
+            if request.replies or request.room < REPLY_BYTES_MAX:
+                return False
+            reply, changes = too_long(reply_bytes(reply)), []
         request.replies.append(reply)
-        if not changes:
+        if changes:
+            records.append(batch_record(owner.term, changes))
+            _look_ahead(replica, changes, at + 1)
+        else:
             request.reads = True
-            return
-        records.append(batch_record(owner.term, changes))
-        _look_ahead(replica, changes, at + 1)
+        return True
+
+    def _outcome(
+        self, replica: Replica, keyspace: bytes, args: Sequence[bytes], now_ms: int, read: Read
+    ) -> tuple[Reply, list[Change]]:
+        owner = replica.owner
+        assert owner is not None
+        if args[0] == FINGERPRINT and len(args) == 2:
+            return fingerprint(read(replica.prefix(keyspace) + args[1]), now_ms), []
+        refusal = self.refusal_at(owner)
+        if args[0] == EXEC:
+            prefix = replica.prefix
+            return run_transaction(
+                keyspace, args[-1], now_ms, refusal, lambda space, key: read(prefix(space) + key)
+            )
+        return run_once(self._engine, replica, Attempt(keyspace, args, now_ms, refusal), read)
+
+    def _read(self, replica: Replica, request: Request, data_key: bytes, at: int) -> Stored | None:
+        """Return a value after all operations up to `at`; the reply waits for the uncommitted ones."""
+        pending_value = replica.pending.get(data_key)
+        if pending_value is not None:
+            request.index = at
+            return pending_value[0]
+        raw = self._engine.get(data_key)
+        return None if raw is None else unpack_value(raw)
 
     def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
         """Log the removal of stored entries that are expired and unchanged since; return how many."""
