@@ -10,6 +10,7 @@ from stele.core.control.commands import OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberObject, PodFacts
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.state import State
+from stele.core.control.volumes import Recovery
 from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.table import Partition, PartitionTable
@@ -204,6 +205,25 @@ def test_nothing_is_under_way_while_a_user_holds_it_back() -> None:
 def test_a_cluster_that_forms() -> None:
     forming = replace(view(), state=State(1, PartitionTable.empty(8), 1, 0, 0.0))
     assert judged(status.cluster_status(cluster(), forming, ""), 7) == ("InProgress", "Forming")
+
+
+def test_a_table_that_is_lost_while_members_hold_data() -> None:
+    """Its ConfigMaps are empty ones: this is no new cluster, and only a user has a copy of them."""
+    seen = view((0, 1))
+    tablet = TabletReport(0, TabletState.READY, 1, OpId(1, 1), OpId(1, 1), 1, 0)
+    for index in (0, 1):
+        seen.state.membership.liveness[index].tablets = {0: tablet}
+    lost = replace(seen, state=State(1, PartitionTable.empty(8), 1, 0, 0.0))
+    lost.state.membership.liveness.update(seen.state.membership.liveness)
+    shown = status.cluster_status(cluster(), lost, "")
+    assert judged(shown, 7) == ("Failed", "TableMissing")
+    texts = {each.type: each.message for each in shown.conditions}
+    assert "2 members hold data (such as demo-0)" in texts["Available"]
+    assert shown.phase is not None
+    assert shown.phase.value == "Degraded"
+
+    recovering = desired(recovery=Recovery("demo", "u"))(lost)
+    assert judged(status.cluster_status(cluster(), recovering, ""), 7) == ("InProgress", "Forming")
 
 
 @pytest.mark.parametrize(

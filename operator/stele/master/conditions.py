@@ -105,10 +105,23 @@ def _lacking(view: View) -> str:
     return f"{parts.under_replicated + parts.lost} of {parts.total} partitions lack a copy"
 
 
+def _unformed(view: View) -> Problem:
+    """Return why no partition has an owner: the cluster is new, or its table was lost."""
+    if not (names := view.without_table):
+        return Problem(Reason.FORMING, NOT_FORMED)
+    members = f"{len(names)} members hold data (such as {names[0]})"
+    text = f"the partition table is empty, and {members}: restore its ConfigMaps"
+    return Problem(Reason.TABLE_MISSING, f'{text} (docs/operating/day-2.md, "Restore the partition table")')
+
+
+def _table_missing(view: View) -> list[Problem]:
+    return [_unformed(view)] if view.without_table else []
+
+
 def _replicated(view: View) -> Observed:
     type_ = ConditionType.REPLICATION_SATISFIED
     if not view.formed:
-        return type_, False, Reason.FORMING, NOT_FORMED
+        return type_, False, *_unformed(view)
     if lacking := _lacking(view):
         return type_, False, Reason.UNDER_REPLICATED, lacking
     return type_, True, Reason.AS_DESIRED, "every partition has all its copies"
@@ -117,7 +130,7 @@ def _replicated(view: View) -> Observed:
 def _balanced(view: View) -> Observed:
     type_ = ConditionType.BALANCED
     if not view.formed:
-        return type_, False, Reason.FORMING, NOT_FORMED
+        return type_, False, *_unformed(view)
     if view.moving:
         return type_, False, Reason.MIGRATING, view.migrations_left
     return type_, True, Reason.AS_DESIRED, "owners and copies are spread evenly"
@@ -168,7 +181,7 @@ def _blocked(view: View) -> list[Problem]:
     taken = [Problem(Reason.NAME_TAKEN, taken_text(view.taken))] if view.taken else []
     if incomplete := view.state.failover.incomplete:
         return [Problem(Reason.RECOVERY_INCOMPLETE, incomplete), *taken, *_foreign(view), *_refused(view)]
-    return [*taken, *_foreign(view), *_refused(view), *_without_spark(view)]
+    return [*taken, *_foreign(view), *_table_missing(view), *_refused(view), *_without_spark(view)]
 
 
 def _without_spark(view: View) -> list[Problem]:
@@ -199,7 +212,7 @@ def _foreign(view: View) -> list[Problem]:
 def _available(view: View) -> Observed:
     type_ = ConditionType.AVAILABLE
     if not view.formed:
-        return type_, False, Reason.FORMING, NOT_FORMED
+        return type_, False, *_unformed(view)
     if view.parts.lost:
         return type_, False, Reason.ALL_REPLICAS_LOST, _no_live_copy(view)
     if not _served(view.state):

@@ -79,6 +79,8 @@ def _lite(state: State) -> int:
 
 def _phase(view: View) -> tuple[ClusterPhase, str]:
     state, parts, desired = view.state, view.parts, view.desired.members
+    if view.without_table:
+        return ClusterPhase.DEGRADED, "the partition table is missing"
     if not state.table.members:
         return ClusterPhase.PENDING, "members are starting"
     if not view.formed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from stele.core.control.failure_detector import Life
-from stele.core.control.member_list import life_of
+from stele.core.control.member_list import holds_data, life_of
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.table import version_sum
@@ -51,6 +51,14 @@ class View:
     @property
     def formed(self) -> bool:
         return version_sum(self.state.table.stored) > 0
+
+    @property
+    def without_table(self) -> list[str]:
+        """Return the members that hold data while the table is empty, and is not put together from them."""
+        if self.formed or self.desired.recovery is not None:
+            return []
+        holders = (each for each in self.state.membership.liveness.values() if holds_data(each))
+        return sorted(each.member_object.name for each in holders if each.member_object is not None)
 
     @property
     def moving(self) -> bool:

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     FEWER_MEMBERS_THAN_REPLICAS = "FewerMembersThanReplicas"
     FOREIGN_VOLUME = "ForeignVolume"
     RECOVERY_INCOMPLETE = "RecoveryIncomplete"
+    TABLE_MISSING = "TableMissing"
     NAME_TAKEN = "NameTaken"
     WAITS_FOR_REMOVAL = "WaitsForRemoval"
     CREATION_REFUSED = "CreationRefused"
