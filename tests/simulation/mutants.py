@@ -12,7 +12,7 @@ from msgspec import structs
 from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import answers, decide
-from stele.core.control.commands import LearnerReport, OpId
+from stele.core.control.commands import OpId
 from stele.core.control.failover import adoption, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -412,19 +412,6 @@ def swaps_before_all_know_them() -> AbstractContextManager[Any]:
 def copies_begin_again() -> AbstractContextManager[Any]:
     """A new master continues migrations, but closes the sessions that copy their tablets."""
     return patch.object(adoption, "_adopt_session", lambda *_: None)
-
-
-def resumed_without_a_hand_over() -> AbstractContextManager[Any]:
-    """A new master takes it that an owner whose learner is in sync was frozen by the one before."""
-    real = adoption.move.resume
-
-    def resume(learner: LearnerReport, *others: Any) -> MigrationOperation | None:
-        operation = real(learner, *others)
-        if operation is not None and learner.state is LearnerState.IN_SYNC:
-            operation.step = Step.ACCEPT
-        return operation
-
-    return patch.object(adoption.move, "resume", resume)
 
 
 def adopted_on_earlier_reports() -> AbstractContextManager[Any]:

@@ -219,6 +219,14 @@ def _takes_over_too_early(well: Well) -> None:
     well.rules._check_swap(machine, accept)
 
 
+def _copied_for_each_master(well: Well) -> None:
+    for epoch in (1, 2):
+        fetch = m.FetchDirect(f"s{epoch}-1", 0, "token", (m.CopyItem(0, 1, 2, 5),))
+        request: Any = SimpleNamespace(epoch=epoch, commands=(fetch,))
+        reply: Any = SimpleNamespace(uuid="u", results=(m.Result(),))
+        well.rules.copies._exchanged(well.owner, request, reply)
+
+
 BROKEN: dict[str, Callable[[Well], None]] = {
     "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
     "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
@@ -234,6 +242,7 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "Running only with whole copies": _running_with_a_part,
     "Running and Ready only with nothing pending": _ready_with_something_pending,
     "missing copies do not wait for a plan": _waits_for_the_rest,
+    "no byte is copied twice for a new master": _copied_for_each_master,
     "features never fall": lambda well: well.rules.features.head(replace(well.world.head(), features=FIRST)),
     "features only when all members speak them": _features_without_a_word,
     "nothing beyond the features": lambda well: well.rules.features.saved(
