@@ -88,6 +88,7 @@ async def test_a_new_master_counts_what_it_adopts_in_its_plan() -> None:
     assert harness.world.volumes[0].events.committed == [id]
     (plan,) = harness.state.rebalance.finished
     assert plan.done == plan.planned == {"MOVE": 1}
+    assert plan.plan.copies == 1
     assert plan.destinations[2].engine is not None
 
 

@@ -405,7 +405,9 @@ def _new_progress(
 ) -> RebalanceProgress:
     plans = state.rebalance
     plans.plan_number += 1
-    whole = replace(plan, migrations=(*(each.migration for each in case.adopted), *plan.migrations))
+    adopted = tuple(each.migration for each in case.adopted)
+    copies = plan.copies + sum(each.copies for each in adopted)
+    whole = replace(plan, migrations=(*adopted, *plan.migrations), copies=copies)
     progress = RebalanceProgress(plans.plan_number, whole, case.reason, now, 0, Counter(), phase=phase)
     progress.situation, progress.copies_left = case.situation, case.copies
     for operation in case.adopted:
