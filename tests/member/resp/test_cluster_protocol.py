@@ -165,6 +165,24 @@ async def test_modes_are_named(server, client):
         assert (await plain.info())["cluster_enabled"] == 0
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_info_has_the_sections_of_redis(server, client, protocol):
+    async with redis.asyncio.Redis(host="127.0.0.1", port=server.port, protocol=protocol) as plain:
+        everything = await plain.execute_command("INFO", "everything")
+        assert everything["redis_version"] == "7.4.0"
+        assert everything["used_memory"] > 1_000_000
+        assert everything["connected_clients"] == 1
+        assert everything["role"] == "master"
+        assert everything["stele_partitions"] == PARTITIONS
+        assert set(await plain.info("replication")) == {"role", "connected_slaves"}
+        assert set(await plain.execute_command("INFO", "CPU", "nosuch", "cluster")) == {
+            "used_cpu_sys",
+            "used_cpu_user",
+            "cluster_enabled",
+        }
+        assert await plain.info("nosuch") == {}
+
+
 async def test_a_wrong_subcommand_is_refused_with_the_right_ones(server):
     lines = await talk(
         server.cluster_port, (b"CLUSTER", b"FORGET", b"x"), (b"CLUSTER", b"KEYSLOT"), (b"CLUSTER",)

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stele import __version__
 from stele.core.kv.commands import (
+    ARGUMENTS_MAX,
     ARITIES,
     Failure,
     Simple,
@@ -18,6 +18,7 @@ from stele.core.kv.commands import (
 )
 from stele.core.kv.dedup import ARITY, ONCE
 from stele.member.resp.cluster_commands import DISABLED, cluster, own_partitions
+from stele.member.resp.info import REDIS_VERSION, info
 from stele.member.resp.match import read_pattern
 from stele.member.resp.multi_key import MANY_KEYS
 from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
@@ -27,7 +28,6 @@ from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Answer, Request
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
-REDIS_VERSION = "7.4.0"  # Tells tools which commands to expect.
 CLIENT_NAME_BYTES_MAX = 256
 COMMAND_NAMES_MAX = 1024
 DBSIZE_PARTITIONS_AT_ONCE = 64
@@ -151,8 +151,8 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
             raise _RefusedError(f"Syntax error in HELLO option '{text_of(word)}'")
     session.resp3, session.name = resp3, name
     return {
-        b"server": b"stele",
-        b"version": __version__.encode(),
+        b"server": b"redis",
+        b"version": REDIS_VERSION.encode(),
         b"proto": 3 if resp3 else 2,
         b"id": session.id,
         b"mode": b"cluster" if session.cluster else b"standalone",
@@ -208,12 +208,9 @@ def _client_info(session: ClientSession, key: bytes, value: bytes) -> Answer:
 
 
 def _info(server: Server, session: ClientSession, request: Request) -> Answer:
-    facts: dict[str, str | int] = {"redis_version": REDIS_VERSION, "stele_version": __version__}
-    facts["redis_mode"] = "cluster" if session.cluster else "standalone"
-    facts["cluster_enabled"] = int(session.cluster)
-    facts |= server.facts() | server.store.info()
-    lines = "".join(f"{key}:{value}\r\n" for key, value in facts.items())
-    return f"# Server\r\n{lines}".encode()
+    if len(request) > ARGUMENTS_MAX:
+        raise _RefusedError(f"{len(request) - 1} sections; at most {ARGUMENTS_MAX - 1} are allowed")
+    return info(server, session.cluster, request[1:]).encode()
 
 
 def _command(server: Server, session: ClientSession, request: Request) -> Answer:
