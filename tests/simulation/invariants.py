@@ -51,7 +51,7 @@ class Rules:
     def __init__(self, world: World, harmed: dict[str, float]) -> None:
         self.world, self._harmed = world, harmed
         self.reachability = Reachability(world)
-        self.states = States(world, self._check, self._may_be_lost)
+        self.states = States(world, self._check, self._may_be_lost, self._is_whole)
         self.power = Power(world, self._is_away)
         self.plans = Plans(world, self._check)
         self.features = Features(world, self._check)
@@ -154,10 +154,12 @@ class Rules:
             self._check("never fewer copies", not fewer, text, row, before, given_up, partition=number)
 
     def _may_be_lost(self, member: int, number: int, epoch: int) -> bool:
-        place = f"{CLUSTER}-{member}"
-        machine = self.world.kubelet.machines.get(place)
-        whole = machine is not None and machine.disk.state_of(number) == "READY"
+        place, whole = f"{CLUSTER}-{member}", self._is_whole(member, number)
         return not whole or self.is_harmed(place) or self.reachability.may_be_lost(place, epoch)
+
+    def _is_whole(self, member: int, number: int) -> bool:
+        machine = self.world.kubelet.machines.get(f"{CLUSTER}-{member}")
+        return machine is not None and machine.disk.state_of(number) == "READY"
 
     def _desired_copies(self) -> int:
         """The fewest that were wished of late."""

@@ -1,7 +1,8 @@
 """What holds while a state of the cluster is in force: the table stays, and Passive takes no writes.
 
-It is not the same byte for byte: a member that is lost leaves its rows, and its backup becomes the owner
-(docs/reference/resources.md, "Cluster states"); addresses change, and versions grow when nothing else does.
+It is not the same byte for byte: in NoMigration a member that is lost leaves its rows, and its backup becomes
+the owner (docs/reference/resources.md, "Cluster states"); addresses change, and versions grow when nothing
+else does.
 """
 
 from collections.abc import Callable
@@ -19,14 +20,20 @@ STATES_WITHOUT_JOINING = ("Frozen", "Passive")
 
 Check = Callable[..., None]
 MayBeLost = Callable[[int, int, int], bool]
+IsWhole = Callable[[int, int], bool]
+
+SETTLED_SECONDS = 20.0
+"""A promotion that began before a state was in force ends within this time."""
 
 
 class States:
-    """`check` counts and complains; `may_be_lost` judges (member, partition, epoch)."""
+    """`check` counts and complains; `may_be_lost` judges (member, partition, epoch), `is_whole` whether
+    the copy of (member, partition) is on its volume.
+    """
 
-    def __init__(self, world: "World", check: Check, may_be_lost: MayBeLost) -> None:
-        self.world, self._check, self._may_be_lost = world, check, may_be_lost
-        self.state = "Active"
+    def __init__(self, world: "World", check: Check, may_be_lost: MayBeLost, is_whole: IsWhole) -> None:
+        self.world, self._check, self._may_be_lost, self._is_whole = world, check, may_be_lost, is_whole
+        self.state, self._since = "Active", 0.0
         self._members: dict[str, tuple[int, str, bool]] = {}
         self._passive_since: float | None = None
         self._written: list[Operation] = []
@@ -48,6 +55,10 @@ class States:
         text += ", and nothing was wrong with {}"
         rule = "rows stay as they are in a state without"
         self._check(rule, not needless, text, *shown, needless, partition=number)
+        if self.state in STATES_WITHOUT_JOINING and self.world.clock.now - self._since > SETTLED_SECONDS:
+            left = {each for each in before.members - row.members if self._is_whole(each, number)}
+            rule, text = "rows keep silent members in a state without joining", "{} follows {} while {}: {}"
+            self._check(rule, not left, text, *shown, left, partition=number)
 
     def head(self, head: Head, rows: tuple[Partition, ...]) -> None:
         """A member joins only when it may; one that a row names neither leaves nor becomes another."""
@@ -62,6 +73,8 @@ class States:
         ]
         text = "{} of the rows are not as before among {}"
         self._check("members of rows stay", not lost, text, lost, list(members.values()))
+        if head.state != self.state:
+            self._since = self.world.clock.now
         self._members, self.state = members, head.state
 
     # -- writes

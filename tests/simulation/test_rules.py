@@ -110,6 +110,14 @@ def _another_owner_in_frozen(well: Well) -> None:
     well.store(Partition(well.row.version + 1, well.row.replicas[::-1]))
 
 
+def _silent_in_frozen(well: Well) -> None:
+    """The rules that forgive the loss of a silent member say nothing."""
+    states = well.rules.states
+    well.rules._may_be_lost = states._may_be_lost = lambda *_: True  # type: ignore[method-assign]
+    states.state, states._since = "Frozen", -100.0
+    well.store(Partition(well.row.version + 1, well.row.replicas[:1]))
+
+
 def _written_while_passive(well: Well) -> None:
     states = well.rules.states
     states.state, states._passive_since = "Passive", 1.0
@@ -236,6 +244,7 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "no member joins in a state without": _joins_in_frozen,
     "no copy while forbidden": _copy_while_forbidden,
     "rows stay as they are in a state without": _another_owner_in_frozen,
+    "rows keep silent members in a state without joining": _silent_in_frozen,
     "members of rows stay": _leaves_its_rows,
     "no write while all are passive": _written_while_passive,
     "Running only with all copies": _running_with_too_few,

@@ -1,5 +1,6 @@
 """The conditions of a TabletCluster. Pure."""
 
+from stele.core.control.failover.repair import unusable
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.copy_waves import cannot_end
 from stele.core.control.state import State
@@ -215,10 +216,24 @@ def _available(view: View) -> Observed:
         return type_, False, *_unformed(view)
     if view.parts.lost:
         return type_, False, Reason.ALL_REPLICAS_LOST, _no_live_copy(view)
+    if view.state.failover.kept:
+        return type_, False, Reason.MEMBER_UNREACHABLE, _kept(view)
     if not _served(view.state):
         text = "some partitions have no owner that answers yet; requests for them wait"
         return type_, False, Reason.MEMBER_UNREACHABLE, text
     return type_, True, Reason.AS_DESIRED, "every partition has an owner that answers"
+
+
+def _kept(view: View) -> str:
+    """Return what waits for silent members whose rows the cluster state keeps."""
+    state = view.state
+    gone = unusable(state, view.desired, view.now)
+    names = state.names_of(index for index in gone if state.table.replica_index.number(index))
+    return (
+        f"{len(state.failover.kept)} partitions wait for {names}: the cluster state "
+        f"{state.operations.change.state} keeps them in their rows; set spec.state to NoMigration to let "
+        "other members take over"
+    )
 
 
 def _served(state: State) -> bool:

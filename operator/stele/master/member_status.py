@@ -19,7 +19,10 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     report = None if liveness is None else liveness.report
     shown = None if liveness is None else liveness.member_object
     replica_index = state.table.replica_index
-    owned, held, alone = replica_index.owned[index], replica_index.number(index), replica_index.sole[index]
+    owned, held = replica_index.owned[index], replica_index.number(index)
+    # Rows that the cluster state keeps have a member that is silent.
+    kept = sum(index in state.table.partitions[number].members for number in state.failover.kept)
+    alone = replica_index.sole[index] + kept
     life = life_of(state, index, view.desired, view.now)
     problem = "" if liveness is None else liveness.problem
     verdict = _verdict(life, held, problem, view.nodes_problem)

@@ -17,9 +17,11 @@ OUTDATED_SHOWN = 20
 
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
-    total, lost = len(state.table.partitions), len(state.failover.lost)
-    rows_by_copies = state.table.replica_index.copies.items()
-    safe = sum(rows for copies, rows in rows_by_copies if copies >= max(1, replicas))
+    rows, lost = state.table.partitions, len(state.failover.lost)
+    total, full = len(rows), max(1, replicas)
+    safe = sum(number for copies, number in state.table.replica_index.copies.items() if copies >= full)
+    # Rows that still name silent members.
+    safe -= sum(len(rows[number].members) >= full for number in state.failover.lost | state.failover.kept)
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
 

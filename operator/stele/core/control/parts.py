@@ -22,14 +22,16 @@ class Failover:
 
     `fenced` rows have a fenced owner, or a promised term that no row has, and get another promotion.
     `shrinking` rows lose a failed member once a remaining one has reported; the value is since when they
-    wait. `lost` rows have no live replica, `lost_since` says since when; `reset_partitions` were reset to
-    empty. While the table is `recovering` from volumes, `incomplete` is why that is not possible yet, and
+    wait. `kept` rows keep a silent member, because the cluster state lets no row change. `lost` rows have no
+    live replica, `lost_since` says since when; `reset_partitions` were reset to empty. While the table is
+    `recovering` from volumes, `incomplete` is why that is not possible yet, and
     `used_epoch` the highest epoch of a volume; this leadership must have a higher one. `volumes` are what
     members reported, and `refused` those, with the desired recovery, that `incomplete` is about.
     """
 
     fenced: set[PartitionId] = field(default_factory=set)
     shrinking: dict[PartitionId, float] = field(default_factory=dict)
+    kept: set[PartitionId] = field(default_factory=set)
     lost: set[PartitionId] = field(default_factory=set)
     lost_since: dict[PartitionId, float] = field(default_factory=dict)
     reset_partitions: set[PartitionId] = field(default_factory=set)

@@ -19,7 +19,8 @@ def reset_lost_partitions(state: State, desired: DesiredSpec, now: float) -> Non
     state.failover.lost_since = {
         number: state.failover.lost_since.get(number, now) for number in state.failover.lost
     }
-    if desired.on_partition_loss != "ResetToEmpty" or desired.paused or not state.failover.lost:
+    allowed = desired.on_partition_loss == "ResetToEmpty" and desired.join_allowed and not desired.paused
+    if not allowed or not state.failover.lost:
         _end(state, lost=set())
         return
     _end(state, state.failover.lost)

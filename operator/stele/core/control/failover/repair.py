@@ -1,7 +1,7 @@
 """Repairs rows of failed members: lost backups are removed, lost owners are replaced.
 
 See docs/internals/operator.md, "Members that come and go". Rows without any live member are reported and
-wait: the volumes may come back.
+wait: the volumes may come back. In a state in which no member may join, rows keep silent members, too.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,11 @@ SILENCE_FACTOR = 2.0
 def repair(state: State, desired: DesiredSpec, now: float) -> None:
     """Stage the rows that can be stored at once; begin or continue promotions for the others."""
     gone = unusable(state, desired, now)
-    silent = _silent(state, desired, now)
+    silent = _silent(state, desired, now) if desired.join_allowed else {}
     without = _without_tablet(state)
     lost: set[PartitionId] = set()
-    before, state.failover.shrinking = state.failover.shrinking, {}
+    away = frozenset[MemberIndex]() if desired.join_allowed else gone - _wiped(state)
+    before, state.failover.shrinking, state.failover.kept = state.failover.shrinking, {}, set()
     for number in sorted(_repair_candidates(state, gone, silent, without)):
         row = state.table.partitions[number]
         if not row.replicas or number in state.table.staged:
@@ -30,6 +31,10 @@ def repair(state: State, desired: DesiredSpec, now: float) -> None:
         dead = row.members & (gone | silent.get(row.owner, frozenset()) | without.get(number, frozenset()))
         if number in state.operations.promotions:
             _watch(state, desired, number, dead, now)
+        elif row.members & away:
+            state.failover.kept.add(number)
+            if not any(state.membership.has_copy(member, number) for member in row.members - dead):
+                lost.add(number)
         elif dead or number in state.failover.fenced:
             if not _repair_row(state, number, dead, before.get(number, now), now):
                 lost.add(number)
@@ -52,6 +57,12 @@ def unusable(state: State, desired: DesiredSpec, now: float) -> frozenset[Member
         or liveness.replaced_by_uuid
         or liveness.gone(now, desired.timing)
     )
+
+
+def _wiped(state: State) -> frozenset[MemberIndex]:
+    """Return members whose volume now has another identity: they never come back."""
+    members = state.membership.liveness.items()
+    return frozenset(index for index, liveness in members if liveness.replaced_by_uuid)
 
 
 def without_reachable_copy(state: State, desired: DesiredSpec, now: float) -> frozenset[PartitionId]:
