@@ -42,7 +42,7 @@ from stele.master.status_writer import patch_status
 from stele.master.view import View, partition_counts
 from stele.master.volumes import Volumes
 from stele.model import TabletCluster, TabletMember, Unreadable
-from stele.model.cluster import Storage, TabletClusterStatus
+from stele.model.cluster import ROLLBACK_COPIES, Storage, TabletClusterStatus
 from stele.model.common import Quantity, quantity_bytes
 from stele.model.member import accepted_copies
 from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken, belongs_to
@@ -483,6 +483,7 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),
         replace_after_seconds=detection.replace_after_seconds,
+        rollback_copies=cluster.metadata.annotations.get(ROLLBACK_COPIES) == spec.state.value,
         recovery=_recovery_of(cluster),
     )
 

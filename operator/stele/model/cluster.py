@@ -24,6 +24,9 @@ from stele.model.common import (
 from stele.model.conditions import Conditions, conditions_field
 from stele.model.pod_template import PodTemplate
 
+ROLLBACK_COPIES = "stele.dev/rollback-copies"
+"""Annotation of a TabletCluster: the state whose change rolls copies back instead of waiting for them."""
+
 MEMBERS_LIMIT = 1_000
 PARTITIONS_LIMIT = 16_384
 PARTITIONS_DEFAULT = 271

@@ -49,7 +49,8 @@ class DesiredSpec:
 
     `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs. `log_space` and
     `snapshot_space` are bytes, see `MemberSettings`. A member that stays away is replaced after
-    `replace_after_seconds`; 0: never.
+    `replace_after_seconds`; 0: never. A change of state waits for copies that are under way, or with
+    `rollback_copies` rolls them back.
     """
 
     members: int
@@ -71,6 +72,7 @@ class DesiredSpec:
     quarantine_retention_seconds: int
     update: UpdatePolicy
     replace_after_seconds: float
+    rollback_copies: bool = False
     recovery: Recovery | None = None
 
     @property

@@ -81,6 +81,25 @@ async def test_a_copy_that_a_slow_member_has_not_begun_does_not_begin_once_it_is
     assert any(volume.events.begun for volume in harness.world.volumes.values())
 
 
+@pytest.mark.parametrize("rollback", [True, False])
+async def test_a_change_waits_for_copies_or_rolls_them_back(rollback: bool) -> None:
+    """A copy that never ends keeps the state from being in force, unless a user does not wait for it."""
+    harness = Harness(members=3, partitions=12, parallel_per_member=1)
+    await harness.until_quiet()
+    before = harness.table().partitions
+    for volume in harness.world.volumes.values():
+        volume._probe = lambda: None  # type: ignore[method-assign]
+    harness.change_spec(members=4)
+    await harness.until(lambda: any(volume.learners for volume in harness.world.volumes.values()))
+    harness.change_spec(state="Frozen", rollback_copies=rollback)
+    await harness.ticks(20, 0.2)
+    assert harness.head().state == ("Frozen" if rollback else "Active")
+    assert bool(harness.state.operations.migrations) is not rollback
+    if rollback:
+        assert harness.table().partitions == before
+        assert not any(volume.learners for volume in harness.world.volumes.values())
+
+
 async def test_a_member_that_refuses_leaves_the_cluster_as_it_was() -> None:
     harness = Harness(members=3, partitions=3)
     await harness.until_quiet()

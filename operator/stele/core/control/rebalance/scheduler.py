@@ -140,7 +140,8 @@ def follow(state: State, observation: Observation) -> None:
         if operation.step is Step.CONFIRM and _confirmed(state, operation):
             operation.confirmed(observation.now)
         operation.limit_freeze(observation.now)
-        if operation.step is Step.START and state.operations.change.forbids_copies:
+        ends = operation.step is Step.START or observation.desired.rollback_copies
+        if ends and state.operations.change.forbids_copies:
             text = f"the cluster is to be {state.operations.change.desired}"
             operation.abort(Reason(ReasonCode.FORBIDDEN, text), observation.now)
         if not operation.session and observation.now - operation.progressed_seconds > STALL_SECONDS:
