@@ -160,6 +160,7 @@ async def test_a_volume_that_cannot_grow_stalls_the_cluster(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A size that was refused is not asked for again."""
+    await bind(scene, "1Gi")
     replace = scene.api.replace
     tried: list[str] = []
 
@@ -167,7 +168,7 @@ async def test_a_volume_that_cannot_grow_stalls_the_cluster(
         if kind is not CLAIMS or body["spec"]["resources"]["requests"]["storage"] == "1Gi":
             return await replace(kind, namespace, body)
         tried.append(body["metadata"]["name"])
-        raise Refused("only dynamically provisioned pvc can be resized", "FORBIDDEN")
+        raise Refused("only dynamically provisioned pvc can be resized\n@@ -6,7 @@", "FORBIDDEN")
 
     monkeypatch.setattr(scene.api, "replace", refusing)
     await scene.change(storage={"size": "2Gi"})
@@ -175,7 +176,16 @@ async def test_a_volume_that_cannot_grow_stalls_the_cluster(
         await scene.round()
     status, reason, message, _, _ = await scene.ready()
     assert (status, reason, tried) == ("False", "VolumeCannotGrow", ["demo-0", "demo-1"])
-    assert "volume claim demo-0 cannot grow: only dynamically provisioned pvc can be resized" in message
+    assert "volume claim demo-0 cannot grow: only dynamically provisioned pvc can be resized; use" in message
+
+
+async def test_a_claim_grows_once_it_has_a_volume(scene: Scene) -> None:
+    """Kubernetes refuses to change one before; that says nothing about its class."""
+    await scene.change(storage={"size": "2Gi"})
+    await scene.round()
+    assert (await scene.ready())[1] == "MembersOutdated"
+    claim = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
 
 
 @pytest.mark.parametrize("which", ["members", "copier"])

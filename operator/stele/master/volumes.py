@@ -19,12 +19,15 @@ class Volumes:
         self._refused: dict[str, tuple[str, str]] = {}
 
     async def grow(self, claim: Object | None, cluster: TabletCluster) -> None:
-        """Request the size of the spec if the claim requests less; volumes never shrink."""
+        """Request the size of the spec if the claim requests less; volumes never shrink.
+
+        Kubernetes changes no claim before it has a volume.
+        """
         size = cluster.spec.storage.size
         if claim is None or parse_quantity(_requested(claim)) >= parse_quantity(size):
             return
         name = claim["metadata"]["name"]
-        if self._refused.get(name, ("", ""))[0] == size:
+        if self._refused.get(name, ("", ""))[0] == size or claim.get("status", {}).get("phase") != "Bound":
             return
         spec = claim["spec"]
         resources = {**spec["resources"], "requests": {**spec["resources"]["requests"], "storage": size}}
@@ -32,7 +35,7 @@ class Volumes:
         try:
             self._cache.put(CLAIMS, await self._api.replace(CLAIMS, claim["metadata"]["namespace"], body))
         except (BadInput, Refused) as error:
-            self._refused[name] = size, error.text
+            self._refused[name] = size, error.text.partition("\n")[0]
 
     def cannot_grow(self, cluster: TabletCluster) -> dict[str, str]:
         """Return why claims do not get the size that the spec has now, by their names."""
