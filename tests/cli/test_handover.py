@@ -111,7 +111,7 @@ def test_wait_shows_the_progress(run: Run, desk: Desk) -> None:
     desk.statuses = [{}, running, running, {"phase": "Done", "done": {"swap": 2}}]
     lines = run("handover", "demo-0", "--wait").out.splitlines()
     assert lines[-3:] == [
-        "0 of 0 partitions are handed over",
+        "demo-0-handover-abcde is created; demo-0 owns nothing until: kubectl stele handover demo-0 --undo",
         "1 of 2 partitions are handed over",
         "demo-0 owns nothing, 2 partitions are handed over",
     ]

@@ -207,6 +207,18 @@ def test_a_cluster_that_forms() -> None:
     assert judged(status.cluster_status(cluster(), forming, ""), 7) == ("InProgress", "Forming")
 
 
+def test_the_member_that_was_restarted_last_catches_up() -> None:
+    seen = view((0, 1))
+    liveness = seen.state.membership.liveness[1]
+    assert liveness.member_object is not None
+    liveness.member_object = replace(liveness.member_object, restart_until_seconds=200.0)
+    shown = status.cluster_status(cluster(), seen, "")
+    assert judged(shown, 7) == ("InProgress", "RollingUpdate")
+    assert {each.type: each.message for each in shown.conditions}[
+        "Ready"
+    ] == "the restarted member catches up"
+
+
 def test_a_table_that_is_lost_while_members_hold_data() -> None:
     """Its ConfigMaps are empty ones: this is no new cluster, and only a user has a copy of them."""
     seen = view((0, 1))

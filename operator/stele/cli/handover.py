@@ -123,7 +123,7 @@ async def _wait(console: "Console", name: str, member: str) -> str:
         if plan.status.phase in FINAL:
             return _result(plan, member)
         line = f"{plan.status.done.swap} of {plan.status.planned.swap} partitions are handed over"
-        if line != shown:
+        if plan.status.planned.swap and line != shown:
             print(line)
         shown = line
         await asyncio.sleep(POLL_SECONDS)

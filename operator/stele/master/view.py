@@ -118,6 +118,8 @@ class View:
             return self.state.stops.update_problem
         if self.state.stops.updating is not None:
             return f"{self.state.name_of(self.state.stops.updating)} is emptied, then restarted"
+        if self.rolling:
+            return self.state.stops.update_waits or "the restarted member catches up"
         return self.state.stops.update_waits or "the storage driver makes the volumes larger"
 
     @property
