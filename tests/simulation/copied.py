@@ -1,7 +1,7 @@
 """What is copied is counted: no byte travels twice because of a change of the master alone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stele.core.control import commands as m
@@ -19,7 +19,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied: by a master of this epoch, in this session, on this version of the row."""
+    """What was copied: by the master of this epoch last, in this session, on this version of the row."""
 
     epoch: int
     session: str
@@ -48,16 +48,20 @@ class Copies:
                 continue
             if isinstance(command, m.FetchDirect):
                 self._begun(reply.uuid, request.epoch, command)
-            elif isinstance(command, m.OpenSession) and self._of_another(command.session, request.epoch):
-                self.world.trace.cover("copy that a new master continues")
+            elif isinstance(command, m.OpenSession):
+                self._continued(request.epoch, command.session)
             elif isinstance(command, m.Ingest):
                 for partition in command.partitions:
                     self._copied.pop((reply.uuid, partition), None)
             elif isinstance(command, m.Abort):
                 self._aborted(request.epoch, command.partition)
 
-    def _of_another(self, session: str, epoch: int) -> bool:
-        return any(each.session == session and each.epoch < epoch for each in self._copied.values())
+    def _continued(self, epoch: int, session: str) -> None:
+        """From now on it is this master's copy."""
+        for key, each in self._copied.items():
+            if each.session == session and each.epoch < epoch:
+                self._copied[key] = replace(each, epoch=epoch)
+                self.world.trace.cover("copy that a new master continues")
 
     def _begun(self, uuid: str, epoch: int, command: m.FetchDirect) -> None:
         rows = self.world.rows()
