@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stele.core.control.commands import ExchangeReply, OpId, TabletReport
+from stele.core.control.commands import ExchangeReply, OpId, Stats, TabletReport
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject, Timing
 from stele.core.control.operations.cluster_state import StateChange, Step
 from stele.core.control.operations.registry import Operations
@@ -25,6 +25,7 @@ from stele.master.view import View, lives
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.cluster import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
+from stele.model.member import VolumeStatus
 from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
 from tests.fakes.spec import desired_spec
 
@@ -299,3 +300,67 @@ def test_a_member_that_has_nothing_of_its_rows_is_still_joining() -> None:
     assert lives(shown.state, shown.desired, shown.now)[1] is Life.JOINING
     shown.state.membership.liveness[1].tablets = {0: TabletReport(0, "READY", 1, OpId(), OpId(), 0, 0)}
     assert lives(shown.state, shown.desired, shown.now)[1] is Life.ACTIVE
+
+
+def with_role(*, lite: bool, wanted: bool, rows: tuple[int, ...] = (0, 1), answers: bool = True) -> View:
+    """Member 2 is lite or not, and is to be as wanted."""
+    entry = Member(2, "demo-2", "uuid-2", "10.0.0.1", lite)
+    seen = view(rows, entries={**ENTRIES, 2: entry})
+    liveness = seen.state.membership.liveness[2]
+    liveness.member_object = MemberObject(2, "demo-2", lite=wanted)
+    liveness.answered_seconds = 100.0 if answers else 0.0
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "lite", "reason", "text"),
+    [
+        (with_role(lite=True, wanted=True), True, "AsDesired", "it answers"),
+        (with_role(lite=True, wanted=False), True, "Migrating", "a data member with the next member list"),
+        (
+            with_role(lite=True, wanted=False, answers=False),
+            True,
+            "MemberUnreachable",
+            "it becomes a data member once it answers",
+        ),
+        (
+            with_role(lite=False, wanted=True, rows=(0, 2)),
+            False,
+            "Draining",
+            "it becomes a lite member once 1 copies are moved off",
+        ),
+        (with_role(lite=False, wanted=True), False, "Migrating", "a lite member with the next member list"),
+    ],
+)
+def test_a_member_says_which_role_it_has_and_what_a_change_waits_for(
+    seen: View, lite: bool, reason: str, text: str
+) -> None:
+    shown = member_status(member(2), seen, 0)
+    ready = condition(shown, "Ready")
+    assert (shown.lite, ready.reason) == (lite, reason)
+    assert text in ready.message
+
+
+def test_a_member_that_is_emptied_while_nothing_may_move_is_held_back() -> None:
+    seen = with_role(lite=False, wanted=True, rows=(0, 2))
+    seen = replace(seen, desired=replace(seen.desired, state="NoMigration"))
+    shown = member_status(member(2), seen, 0)
+    assert "the condition Paused of the TabletCluster" in condition(shown, "Ready").message
+    assert condition(shown, "Reconciling").status.value == "False"
+
+
+def test_a_member_says_how_large_its_volume_is_and_what_is_free() -> None:
+    seen = view((0, 1))
+    assert member_status(member(), seen, 0).volume == VolumeStatus()
+    free = (15 << 30) + 5
+    for liveness in seen.state.membership.liveness.values():
+        stats = Stats(disk_free_bytes=free if liveness.index else (3 << 20) + 7)
+        said: Any = ExchangeReply("OK", "", "u", "c", 1, 1, 0, 1, stats=stats)
+        liveness.report = said
+    claim = {
+        "spec": {"resources": {"requests": {"storage": "4Gi"}}},
+        "status": {"capacity": {"storage": "2Gi"}},
+    }
+    volume = member_status(member(), seen, 0, claim).volume
+    assert (volume.requested, volume.capacity, volume.free) == ("4Gi", "2Gi", "3Mi")
+    assert member_status(member(1), seen, 0).volume.free == "15Gi"

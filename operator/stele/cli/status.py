@@ -126,7 +126,7 @@ def members(where: Where, cluster: OptionalCluster = None, *, output: OutputOpti
     if out.data({"members": [_member_facts(each) for each in members_found]}, output):
         return
     wide = output is Output.WIDE
-    headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "SAFE-TO-EVICT", "NOTE"]
+    headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "FREE", "SAFE-TO-EVICT", "NOTE"]
     headers += ["INDEX", "UUID", "ADDRESS", "RESTARTS"] if wide else []
     out.table(headers, [_member_row(each, wide) for each in members_found])
 
@@ -139,7 +139,7 @@ def _member_facts(member: "TabletMember") -> dict[str, Any]:
 
 def _member_row(member: "TabletMember", wide: bool) -> list[str]:
     spec, status = member.spec, member.status
-    notes = [note for note, holds in (("lite", spec.lite), ("drain", spec.drain)) if holds]
+    notes = [note for note, holds in (("lite", status.lite), ("drain", spec.drain)) if holds]
     row = [
         member.metadata.name,
         spec.cluster,
@@ -147,6 +147,7 @@ def _member_row(member: "TabletMember", wide: bool) -> list[str]:
         str(status.owned),
         str(status.backups),
         out.size(status.bytes),
+        status.volume.free or "-",
         "yes" if status.safe_to_evict else "no",
         ",".join(notes) or "-",
     ]

@@ -427,7 +427,8 @@ class KubernetesClusterObjects:
         if early:
             return
         for stored, member in self._listed.values():
-            status = member_status(member, view, restarts_of(self._pod(stored)))
+            claim = self._children.find(CLAIMS, member.metadata.name, self.volumes_uid)
+            status = member_status(member, view, restarts_of(self._pod(stored)), claim)
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())
         self._check_leads(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)

@@ -1,5 +1,9 @@
 """The status of a TabletMember. Pure."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.tablet.lifecycle import TabletState
@@ -9,11 +13,15 @@ from stele.master.manifests import RESP_PORT
 from stele.master.view import View
 from stele.model import TabletMember
 from stele.model.conditions import ConditionType, Reason
-from stele.model.member import MemberState, TabletMemberStatus
+from stele.model.member import MemberState, TabletMemberStatus, VolumeStatus
 from stele.wire.urls import host_port
 
+MIB, GIB = 1 << 20, 1 << 30
 
-def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemberStatus:
+
+def member_status(
+    member: TabletMember, view: View, restarts: int, claim: Mapping[str, Any] | None = None
+) -> TabletMemberStatus:
     state, index = view.state, member.spec.index
     liveness, entry = state.membership.liveness.get(index), state.table.members.get(index)
     report = None if liveness is None else liveness.report
@@ -28,6 +36,8 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
     verdict = _verdict(life, held, problem, view.nodes_problem)
     if text := unavailable_volumes(view).get(index):
         verdict = Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
+    if entry is not None and shown is not None and shown.lite != entry.lite:
+        verdict = _role_change(view, life, held, to_lite=shown.lite)
     if liveness is not None and liveness.incompatible:
         verdict = Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
     return TabletMemberStatus(
@@ -36,11 +46,13 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
         incarnation=0 if report is None else report.incarnation,
         address="" if entry is None or not entry.address else host_port(entry.address, RESP_PORT),
         state=MemberState(life.value),
+        lite=entry is not None and entry.lite,
         node="" if shown is None else shown.node,
         zone=() if shown is None else shown.zone or (),
         owned=owned,
         backups=held - owned,
         bytes=_held_bytes(liveness),
+        volume=_volume(claim, report),
         stamp="" if report is None else str(report.stamp),
         safe_to_evict=not alone,
         restarts=restarts,
@@ -51,6 +63,22 @@ def member_status(member: TabletMember, view: View, restarts: int) -> TabletMemb
             view.clock,
         ),
     )
+
+
+def _volume(claim: Mapping[str, Any] | None, report: ExchangeReply | None) -> VolumeStatus:
+    spec, status = ({}, {}) if claim is None else (claim["spec"], claim.get("status") or {})
+    return VolumeStatus(
+        requested=str(((spec.get("resources") or {}).get("requests") or {}).get("storage", "")),
+        capacity=str((status.get("capacity") or {}).get("storage", "")),
+        free="" if report is None else _quantity(report.stats.disk_free_bytes),
+    )
+
+
+def _quantity(number: int) -> str:
+    """Round down to a quantity that changes rarely; empty when unknown, which is below 0."""
+    if number < 0:
+        return ""
+    return f"{number // GIB}Gi" if number >= 10 * GIB else f"{number // MIB}Mi"
 
 
 def _held_bytes(liveness: MemberLiveness | None) -> int:
@@ -80,6 +108,23 @@ def _verdict(life: Life, held: int, problem: str, nodes_problem: str) -> Verdict
         case Life.LOST:
             text = "it did not answer within the grace period: its copies are made elsewhere; look at its pod"
             return Progress.STALLED, Reason.MEMBER_UNREACHABLE, text
+
+
+def _role_change(view: View, life: Life, held: int, *, to_lite: bool) -> Verdict:
+    """Return what a change of spec.lite waits for."""
+    becomes = "it becomes a lite member" if to_lite else "it becomes a data member"
+    if life is Life.UNREACHABLE:
+        return Progress.UNDER_WAY, Reason.MEMBER_UNREACHABLE, f"{becomes} once it answers"
+    if not to_lite or not held:
+        return Progress.UNDER_WAY, Reason.MIGRATING, f"{becomes} with the next member list"
+    text = f"{becomes} once {held} copies are moved off"
+    if not view.desired.may_start:
+        return (
+            Progress.HELD,
+            Reason.DRAINING,
+            f"{text}; the condition Paused of the TabletCluster says why not",
+        )
+    return Progress.UNDER_WAY, Reason.DRAINING, text
 
 
 def _safe_to_evict(alone: int, held: int) -> Observed:

@@ -83,6 +83,17 @@ class TabletMemberSpec(Model):
     """What becomes of the member when it does not come back; decided by the operator when omitted."""
 
 
+class VolumeStatus(Model):
+    """A member's volume; each field is empty while it is not known."""
+
+    requested: str = ""
+    """Size that its claim requests."""
+    capacity: str = ""
+    """Size of the volume, which the storage driver may still be growing."""
+    free: str = ""
+    """Space that the member last reported as free."""
+
+
 class TabletMemberStatus(Model):
     """Observed state of the member. Written by the operator only."""
 
@@ -95,6 +106,8 @@ class TabletMemberStatus(Model):
     address: str = ""
     """Host and port at which other members reach it."""
     state: MemberState | None = None
+    lite: bool = False
+    """Whether it is a lite member now; a change of spec.lite takes effect later."""
     node: str = ""
     """Node that its pod was last scheduled on."""
     zone: tuple[str, ...] = ()
@@ -105,6 +118,7 @@ class TabletMemberStatus(Model):
     """Number of partitions that it has a backup of."""
     bytes: int = count()
     """Bytes of its tablets on the volume."""
+    volume: VolumeStatus = Field(default_factory=VolumeStatus)
     stamp: str = ""
     """Stamp of the partition table that the member has; equals the cluster's when it is up to date."""
     safe_to_evict: bool = False
