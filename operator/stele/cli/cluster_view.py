@@ -39,9 +39,14 @@ class ClusterView:
 
     @property
     def leaving(self) -> "frozenset[MemberIndex]":
-        """The surplus, drained and deleted members."""
+        """The surplus, drained and deleted members, and those that are to be lite and are not yet."""
         surplus = leaving([_candidate(each) for each in self.members.values()], self.cluster.spec.members)
-        return surplus | {index for index, each in self.members.items() if each.spec.drain}
+        lite = {each.index for each in self.table.head.members if each.lite}
+        return surplus | {
+            index
+            for index, each in self.members.items()
+            if each.spec.drain or (each.spec.lite and index not in lite)
+        }
 
     @property
     def situation(self) -> Situation:
@@ -59,13 +64,16 @@ class ClusterView:
                 demoted=member.name in self.demoted,
             )
             for index, member in sorted(joined.items())
-            if not member.lite and index in self.members and not is_gone(self.members[index])
+            if index in self.members
+            and not (member.lite and self.members[index].spec.lite)
+            and not is_gone(self.members[index])
         )
         names = {index: member.name for index, member in joined.items()}
         for row in self.table.rows:
             for index in row.members - names.keys():
                 names[index] = f"(member {index})"
-        lite = frozenset(index for index, member in joined.items() if member.lite)
+        promoted = {each.index for each in data}
+        lite = frozenset(i for i, member in joined.items() if member.lite and i not in promoted)
         table = PartitionTable(self.table.rows, joined)
         return Situation(names, table, data, lite, self.cluster.spec.replicas)
 

@@ -158,7 +158,9 @@ class View:
         member = self.cluster_view.members[index]
         if member.metadata.name in self.cluster_view.demoted:
             yield "it is to own nothing: a TabletRebalance with spec.handover names it"
-        if member.spec.lite:
+        if member.status.lite != member.spec.lite:
+            yield "it becomes lite when no partition names it" if member.spec.lite else "it is being promoted"
+        elif member.spec.lite:
             yield "it is lite: it holds no partitions"
         if member.spec.drain:
             yield "it is being drained: spec.drain is true"
