@@ -97,7 +97,6 @@ CHANGES: Mapping[str, tuple[dict[str, Any], str]] = {
     "resources": ({"resources": {"limits": {"memory": "1Gi"}}}, "Pod demo-{} (resources)"),
     "image": ({"images": {"member": "member:2"}}, "Pod demo-{} (image)"),
     "fsync": ({"storage": {"size": "1Gi", "fsync": "Never"}}, "Pod demo-{} (STELE_FSYNC)"),
-    "lease": ({"failureDetection": {"leaseSeconds": 9}}, "Pod demo-{} (STELE_LEASE_MS)"),
     "placement": ({"placement": {"topologyKeys": ["zone"]}}, "Pod demo-{} (affinity)"),
     "labels": ({"podTemplate": {"labels": {"team": "shop"}}}, "Pod demo-{} (labels)"),
     "annotations": ({"podTemplate": {"annotations": {"a.b/c": "d"}}}, "Pod demo-{} (annotations)"),
@@ -200,8 +199,10 @@ async def test_an_image_of_the_installation_is_compared_too(scene: Scene, which:
 
 
 async def test_nothing_else_of_the_spec_makes_members_outdated(scene: Scene) -> None:
-    detection = {"rejoinGracePeriodSeconds": 60}
-    await scene.change(migration={"engine": "Direct", "paused": False}, failureDetection=detection)
+    detection = {"rejoinGracePeriodSeconds": 60, "heartbeatSeconds": 2, "leaseSeconds": 9}
+    migration = {"engine": "Direct", "paused": False, "logSpacePerMember": "64Mi"}
+    storage = {"size": "1Gi", "quarantineRetentionSeconds": 60}
+    await scene.change(migration=migration, failureDetection=detection, storage=storage, logLevel="DEBUG")
     await scene.round()
     assert (await scene.ready())[1:4:2] == ("AsDesired", 2)
 

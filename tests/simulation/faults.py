@@ -18,7 +18,7 @@ from tests.simulation.builds import BuildFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CLUSTER, HAND_OVER, PLANNED_STOP
+from tests.simulation.profile import CHANGE_DETECTION, CLUSTER, HAND_OVER, HEARTBEATS, LEASES, PLANNED_STOP
 from tests.simulation.stops import Stops
 from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
@@ -99,6 +99,7 @@ class Faults:
             "drain a member": self._drain,
             "cancel the plan": self._cancel,
             HAND_OVER: self._hand_over,
+            CHANGE_DETECTION: self._change_detection,
             "pause migrations": self._pause_migrations,
             "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
             "flip a bit of a copy": partial(self._strike, m.FetchDirect, self._volumes.flip_copy),
@@ -420,6 +421,15 @@ class Faults:
     def _pause_migrations(self) -> bool:
         before = self._migration()
         return self._patch(migration={**before, "paused": not before.get("paused", False)})
+
+    def _change_detection(self) -> bool:
+        heartbeat = self.random.choice(HEARTBEATS)
+        before: dict[str, object] = self.world.cluster["spec"]["failureDetection"]
+        changed = {
+            "heartbeatSeconds": heartbeat,
+            "leaseSeconds": heartbeat * self.random.choice(LEASES),
+        }
+        return self._patch(failureDetection=before | changed)
 
     def _migration(self) -> dict[str, object]:
         found: dict[str, object] = self.world.cluster["spec"]["migration"]

@@ -66,6 +66,13 @@ OF_THE_MASTER = ("kill the master", "kill the master at a step")
 HAND_OVER = "hand over a member"
 """A user empties a member of ownership, or takes that back."""
 
+CHANGE_DETECTION = "change failure detection"
+"""Heartbeats and leases become longer or shorter while members run."""
+
+HEARTBEATS = (0.2, 0.5, 1.0)
+LEASES = (2.5, 5, 12)
+"""What is drawn then: seconds between heartbeats, and how many of them a lease lasts."""
+
 STRIKES = ("strike a hand-over", "strike an arrival")
 """Several faults together, at a moment that is short."""
 
@@ -158,6 +165,12 @@ class Profile:
         """One of RATES; 0 when it is not drawn, or left out."""
         return 0.0 if name in self.without else self.rates.get(name, 0.0)
 
+    @property
+    def shortest_lease_seconds(self) -> float:
+        """The least that leases last in this run."""
+        changed = CHANGE_DETECTION in self.faults
+        return min(HEARTBEATS) * min(LEASES) if changed else self.lease_seconds
+
     def cluster_object(self) -> dict[str, Any]:
         """The TabletCluster that the user made."""
         spec = {
@@ -165,7 +178,7 @@ class Profile:
             "partitions": self.partitions,
             "replicas": self.replicas,
             "migration": {"engine": "Direct", "maxParallelPerMember": self.parallel},
-            "storage": {"size": "1Gi"},
+            "storage": {"size": "1Gi", "quarantineRetentionSeconds": self.retention_seconds},
             "failureDetection": {
                 "heartbeatSeconds": self.heartbeat_seconds,
                 "leaseSeconds": self.lease_seconds,
@@ -271,6 +284,18 @@ def _leases(seed: int) -> Profile:
         chaos_seconds=15.0,
         calm_seconds=2.0,
         faults=chance.choice((("hide from the master",), ("hide from the master", "isolate a member"))),
+    )
+
+
+def _detection(seed: int) -> Profile:
+    """The same, while the user changes how long leases last, and those who grant them die and are back."""
+    chance = random.Random(f"detection {seed}")
+    faults = (CHANGE_DETECTION, CHANGE_DETECTION, "hide from the master")
+    return replace(
+        _leases(seed),
+        chaos_seconds=25.0,
+        calm_seconds=chance.choice((0.7, 2.0)),
+        faults=(*faults, *chance.choice(((), ("isolate a member",), ("kill a member",), ("delete a pod",)))),
     )
 
 
@@ -425,6 +450,7 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     SWARM: _swarm,
     "migrations": _migrations,
     "leases": _leases,
+    "detection": _detection,
     "strikes": _strikes,
     "damage": _damage,
     "power": _power,

@@ -23,7 +23,7 @@ class Reachability:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._lease = world.profile.lease_seconds * LEASE_PART
+        self._lease = world.profile.shortest_lease_seconds * LEASE_PART
         self._heard: dict[tuple[int, str], float] = {}
         self._began: dict[int, float] = {}
         self._doubted: dict[str, float] = {}

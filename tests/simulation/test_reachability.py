@@ -13,7 +13,7 @@ PLACE = "demo-0"
 def scene() -> tuple[Any, Reachability]:
     machine = SimpleNamespace(up=True, deleting=False)
     world = SimpleNamespace(
-        profile=SimpleNamespace(lease_seconds=LEASE_SECONDS),
+        profile=SimpleNamespace(shortest_lease_seconds=LEASE_SECONDS),
         clock=SimpleNamespace(now=0.0),
         kubelet=SimpleNamespace(machines={PLACE: machine}, ended={}),
         asked=[],

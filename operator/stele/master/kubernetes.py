@@ -480,6 +480,7 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         log_space=_space(spec.migration.log_space_per_member, spec.storage, LOG_SPACE_PERCENT),
         snapshot_space=_space(spec.migration.snapshot_space_per_member, spec.storage, SNAPSHOT_SPACE_PERCENT),
         quarantine_retention_seconds=spec.storage.quarantine_retention_seconds,
+        log_level=spec.log_level,
         update=UpdatePolicy(
             spec.update_strategy.type, spec.update_strategy.paused, spec.update_strategy.partition
         ),

@@ -24,11 +24,15 @@ TEMPLATE_FIELDS = (
 )
 """Fields of a pod's spec that users can set, by themselves or by spec.placement."""
 
+LIVE_ENV = frozenset({"STELE_HEARTBEAT_MS", "STELE_LEASE_MS"})
+"""Variables of a member that only say what it starts with: it learns changes from the master."""
+
 Object = dict[str, Any]
 
 
 def revision_of(spec: Mapping[str, Any]) -> str:
-    """Return the same hash for equal amounts, however written, and for empty groups written or left out."""
+    """Return the same hash for equal amounts, however written, for empty groups written or left out, and
+    whatever a member starts with that it learns from the master."""
     text = json.dumps(_plain(spec), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LETTERS]
 
@@ -36,7 +40,11 @@ def revision_of(spec: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _numbers(each) if name == "resources" else _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+    return [_plain(each) for each in value if not _is_live(each)] if isinstance(value, list) else value
+
+
+def _is_live(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("name") in LIVE_ENV
 
 
 def _numbers(resources: Object) -> list[str]:
@@ -89,7 +97,11 @@ def _container_differences(stored: Object, wanted: Object) -> Iterator[str]:
     if not _amounts(wanted["resources"]).items() <= _amounts(stored.get("resources") or {}).items():
         yield "resources"
     values = {each["name"]: each.get("value") for each in stored.get("env") or ()}
-    yield from (each["name"] for each in wanted["env"] if values.get(each["name"], ...) != each.get("value"))
+    yield from (
+        each["name"]
+        for each in wanted["env"]
+        if each["name"] not in LIVE_ENV and values.get(each["name"], ...) != each.get("value")
+    )
 
 
 def _includes(there: Any, wanted: Any) -> bool:

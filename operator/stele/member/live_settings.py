@@ -1,6 +1,8 @@
 """Settings that the master changes while the member runs."""
 
-from stele.core.control.commands import MemberSettings
+import logging
+
+from stele.core.control.commands import LogLevel, MemberSettings
 from stele.member import limits
 from stele.member.settings import Settings
 
@@ -13,11 +15,14 @@ class LiveSettings:
 
     def adopt(self, sent: MemberSettings | None) -> None:
         """Adopt what a master sent; one that sends none changes nothing."""
-        self._sent = sent or self._sent
+        before, self._sent = self._sent.log_level, sent or self._sent
+        if self._sent.log_level not in (before, None) and (before or self._sent.log_level != LogLevel.INFO):
+            logging.getLogger("stele").setLevel(str(self._sent.log_level))
 
     @property
     def heartbeat_ms(self) -> int:
-        return self._settings.heartbeat_ms
+        sent = self._sent.heartbeat_ms
+        return self._settings.heartbeat_ms if sent is None else sent
 
     @property
     def log_space_bytes(self) -> int:

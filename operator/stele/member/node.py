@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.table import Partition
-from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
+from stele.core.tablet.leases import LeaseHolder
 from stele.errors import SteleError
 from stele.member import limits
 from stele.member.background import Background
@@ -31,6 +31,7 @@ from stele.member.replication.flusher import Flusher
 from stele.member.replication.follower import Follower
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.latency import HandOverTimes
+from stele.member.replication.lease_duration import LeaseDuration, stored_lease
 from stele.member.replication.links import FORWARDS, Link
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -47,7 +48,7 @@ from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import is_disk_full, is_stopping, raise_unless_disk_full
-from stele.member.storage.volume import CHECKPOINTS, STAGING, MetaWriter, Volume
+from stele.member.storage.volume import CHECKPOINTS, LEASE, STAGING, MetaWriter, Volume
 from stele.member.ticker import Ticker
 from stele.member.turn_budget import TurnBudget
 from stele.ports.engine import Engine
@@ -97,7 +98,14 @@ class Node:
         """Create the tablets' parts. `roles` uses them and is created later, so the calls look it up."""
         volume, background = self.volume, self.background
         self.table = TableCache(volume.load_table(), self.uuid)
-        self.lease_grantor = LeaseGrantor(background.now(), self.settings.lease_ms / 1000)
+        self.meta = MetaWriter(volume, self._meta_thread)
+        self.lease_duration = LeaseDuration(
+            stored_lease(volume, self.settings.lease_ms),
+            self.settings.lease_ms,
+            lambda file: self.meta.save(LEASE, file),
+            background.now,
+        )
+        self.lease_grantor = self.lease_duration.grantor
         self.lease_holder = LeaseHolder()
         self.delayed_replies = DelayedReplies(self.lease_holder, background.now)
         self.local_loads = LocalLoads(volume.path(LOADS), self.table, transfer, background)
@@ -111,7 +119,6 @@ class Node:
         )
         self.gate = WriteGate(volume, self.table, self.tablets)
         self.group_commit = GroupCommit(self.engine, self.settings.fsync, self._sync_thread, self._not_synced)
-        self.meta = MetaWriter(volume, self._meta_thread)
         self.metadata = MetadataStore(volume, self.meta, self.tablets, self.group_commit)
         self.replicator = Replicator(
             self.tablets,
@@ -199,7 +206,7 @@ class Node:
             StateLock(tablets, background.now),
             bool(services),
         )
-        self.planned_stop = PlannedStop(settings.lease_ms / 1000, tablets.table, background)
+        self.planned_stop = PlannedStop(self.lease_grantor, tablets.table, background)
         self.flusher = Flusher(self.volume, tablets, self.metadata, self.sessions.pin, background)
 
     def _compose_driving(self) -> None:
@@ -207,6 +214,7 @@ class Node:
         replicator, delayed_replies, background = self.replicator, self.delayed_replies, self.background
         reporter = Reporter(
             self.settings,
+            self.live_settings,
             self.formats,
             self.instance,
             tablets,
@@ -232,13 +240,14 @@ class Node:
             self.handovers,
             self.planned_stop,
             self.live_settings,
+            self.lease_duration,
             self.last_copies,
             reporter,
         )
         expiry = Expiry(tablets, self.command_executor, delayed_replies, gate)
         self.ticker = Ticker(
-            self.settings.heartbeat_ms / 1000,
             self.live_settings,
+            self.lease_holder,
             tablets,
             self.metadata,
             gate,

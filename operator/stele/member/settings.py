@@ -22,7 +22,8 @@ class Fsync(Enum):
 
 
 Heartbeat = Annotated[int, Meta(ge=10, le=60_000)]
-Lease = Annotated[int, Meta(ge=20, le=600_000)]
+LEASE_MS_MAX = 600_000
+Lease = Annotated[int, Meta(ge=20, le=LEASE_MS_MAX)]
 Retention = Annotated[int, Meta(ge=0, le=31_536_000)]
 
 

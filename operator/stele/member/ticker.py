@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stele.core.tablet.leases import LeaseHolder
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.abandoned_handover import AbandonedHandovers
@@ -20,13 +21,16 @@ from stele.member.serving.expiry import Expiry
 from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 
+HEARTBEAT_LOOK_SECONDS = 1.0
+"""Seconds after which a changed interval of heartbeats is in effect."""
+
 
 @dataclass(eq=False)
 class Ticker:
     """Ticks often; everything else runs once a second."""
 
-    _heartbeat_seconds: float
     _settings: LiveSettings
+    _lease_holder: LeaseHolder
     _tablets: TabletStore
     _metadata: MetadataStore
     _gate: WriteGate
@@ -49,9 +53,17 @@ class Ticker:
         self._background.spawn(self._heartbeats())
 
     async def _heartbeats(self) -> None:
+        sent = float("-inf")
         while True:
-            self._replicator.heartbeat()
-            await asyncio.sleep(self._heartbeat_seconds)
+            now, interval = self._background.now(), self._heartbeat_seconds()
+            if now >= sent + interval:
+                self._replicator.heartbeat()
+                sent = now
+            await asyncio.sleep(min(sent + interval - now, HEARTBEAT_LOOK_SECONDS))
+
+    def _heartbeat_seconds(self) -> float:
+        """Return the interval, at most half of each lease: those of others may be shorter at first."""
+        return min(self._settings.heartbeat_ms / 1000, self._lease_holder.shortest_seconds / 2)
 
     async def _ticks(self) -> None:
         slow_at = 0.0

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from stele.core.control.commands import ClusterState
+from stele.core.control.commands import ClusterState, LogLevel
 from stele.core.control.state import UpdateType
 from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
@@ -407,6 +407,8 @@ class TabletClusterSpec(Model):
     placement: Placement = Field(default_factory=Placement)
     images: Images = Field(default_factory=Images)
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
+    log_level: LogLevel = LogLevel.INFO
+    """Least severity that members log."""
     bootstrap: Bootstrap | None = None
 
 

@@ -13,8 +13,6 @@ TEMPLATE_FIELDS: tuple[tuple[str, ...], ...] = (
     ("podTemplate",),
     ("placement",),
     ("storage", "fsync"),
-    ("failureDetection", "heartbeatSeconds"),
-    ("failureDetection", "leaseSeconds"),
 )
 """Fields of a TabletCluster's spec that the pods of its members are made of."""
 

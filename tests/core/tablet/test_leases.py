@@ -8,6 +8,7 @@ from itertools import product
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 
 L = 10.0
+LEASES = {"shorten": 2.0, "lengthen": 15.0}
 
 
 def test_no_two_members_read_at_once_in_any_interleaving() -> None:
@@ -16,6 +17,12 @@ def test_no_two_members_read_at_once_in_any_interleaving() -> None:
     """
     moves = ("renew", "deliver", "tick")
     for before, after in product(product(moves, repeat=3), repeat=2):
+        _check_interleaving(before, after)
+
+
+def test_nor_when_leases_become_shorter_or_longer_meanwhile() -> None:
+    moves = ("renew", "deliver", "tick", "shorten", "lengthen")
+    for before, after in product(product(moves, repeat=3), ((), ("renew", "deliver"), ("shorten", "renew"))):
         _check_interleaving(before, after)
 
 
@@ -33,6 +40,8 @@ def _check_interleaving(before: tuple[str, ...], after: tuple[str, ...]) -> None
                 on_the_way.append((now, *granted.renew(9, now)))
             elif move == "deliver" and on_the_way:
                 held.renewed(1, *on_the_way.pop(0))
+            elif move in LEASES:
+                granted.change(LEASES[move])
         if moves is before:
             granted.leave(0, 9, now)
     free_at = now + granted.wait_seconds(0, now)

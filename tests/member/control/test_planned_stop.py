@@ -7,6 +7,7 @@ import pytest
 
 from stele.core.control.commands import ExchangeRequest
 from stele.core.table.table import Partition
+from stele.core.tablet.leases import LeaseGrantor
 from stele.member import limits
 from stele.member.control.planned_stop import PlannedStop
 
@@ -22,7 +23,7 @@ class Stop:
         self.rows = [Partition(1, row) for row in rows]
         table: Any = SimpleNamespace(me=ME, rows=self.rows)
         background: Any = SimpleNamespace(now=lambda: self.now)
-        self.stop = PlannedStop(LEASE_SECONDS, table, background)
+        self.stop = PlannedStop(LeaseGrantor(0.0, LEASE_SECONDS), table, background)
 
     def exchange(self, *, may_stop: bool) -> None:
         self.stop.on_exchange(ExchangeRequest(1, "c", 1, "uuid", may_stop=may_stop))

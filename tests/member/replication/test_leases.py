@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 
 import pytest
 
@@ -57,3 +58,47 @@ async def test_a_fenced_owner_answers_nothing_until_a_row_of_that_version(
     two.store(partition, (0, 1), by=2)
     await two.publish()
     assert await read == b"1"
+
+
+async def test_leases_and_heartbeats_change_while_clients_read(two: Cluster) -> None:
+    """Both ways, with members that learn it one after the other; what is granted is what is waited for."""
+    client = Client(two)
+    partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
+    key = key_in(partition, two.partitions)
+    assert await client.set(0, key, b"1")
+    slowest = 0.0
+
+    async def read_for(seconds: float) -> None:
+        nonlocal slowest
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            assert await client.call(0, b"GET", key) == b"1"
+            slowest = max(slowest, time.monotonic() - begun)
+            await asyncio.sleep(0.01)
+
+    for heartbeat_ms, lease_ms in ((1500, 8000), (50, 500)):
+        for first, second in ((0, 1), (1, 0)):
+            two.settings = m.MemberSettings(heartbeat_ms=heartbeat_ms, lease_ms=lease_ms)
+            await two.publish([first])
+            await read_for(1.0)
+            await two.publish([second])
+            await read_for(1.0)
+    assert slowest < 0.4
+    fence = m.Fence(partition, two.version(partition) + 2, False)
+    waits = (await two.exchange(1, fence)).results[0]
+    assert waits.code == "WAIT", "leases of 8 s were granted less than that ago"
+    assert waits.wait_ms > 600
+
+
+async def test_a_restarted_member_waits_for_leases_that_were_longer_before(two: Cluster) -> None:
+    partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
+    two.settings = m.MemberSettings(lease_ms=8000)
+    await two.publish()
+    await asyncio.sleep(0.3)
+    two.settings = m.MemberSettings(lease_ms=500)
+    await two.publish()
+    await two.restart(1)
+    fence = m.Fence(partition, two.version(partition) + 2, False)
+    waits = (await two.exchange(1, fence)).results[0]
+    assert (waits.code, waits.wait_ms > 2000) == ("WAIT", True)

@@ -33,6 +33,15 @@ class ClusterState(StrEnum):
     PASSIVE = "Passive"
 
 
+class LogLevel(StrEnum):
+    """The least severity that is logged."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
 class ResultCode(StrEnum):
     """Codes of reports, and of results that the master acts upon; members answer others, too."""
 
@@ -343,12 +352,16 @@ class MemberSettings(msgspec.Struct, frozen=True):
 
     `log_space_bytes` is the most that it keeps of its logs for copies alone, `snapshot_space_bytes` the most
     that one copy session's snapshot may hold beyond the database. What is quarantined from now on stays for
-    `quarantine_retention_seconds`.
+    `quarantine_retention_seconds`. `lease_ms` is the duration of the leases that it grants, `log_level` that
+    of its log.
     """
 
     log_space_bytes: Counted | None = None
     snapshot_space_bytes: Counted | None = None
     quarantine_retention_seconds: Counted | None = None
+    heartbeat_ms: Annotated[int, msgspec.Meta(ge=10, le=60_000)] | None = None
+    lease_ms: Annotated[int, msgspec.Meta(ge=20, le=600_000)] | None = None
+    log_level: LogLevel | None = None
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True):

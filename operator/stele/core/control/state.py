@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply, MemberSettings
+from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply, LogLevel, MemberSettings
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
@@ -70,6 +70,7 @@ class DesiredSpec:
     log_space: int
     snapshot_space: int
     quarantine_retention_seconds: int
+    log_level: LogLevel
     update: UpdatePolicy
     replace_after_seconds: float
     rollback_copies: bool = False
@@ -81,6 +82,9 @@ class DesiredSpec:
             log_space_bytes=self.log_space,
             snapshot_space_bytes=self.snapshot_space,
             quarantine_retention_seconds=self.quarantine_retention_seconds,
+            heartbeat_ms=round(self.timing.heartbeat * 1000),
+            lease_ms=round(self.timing.lease * 1000),
+            log_level=self.log_level,
         )
 
     @property

@@ -11,21 +11,30 @@ DRIFT = 1 / 16
 
 
 class LeaseGrantor:
-    """Leases that this member granted. After a restart every member counts as a holder for one lease."""
+    """Leases that this member granted. After a restart every member counts as a holder for one lease.
 
-    __slots__ = ("_excluded", "_fences", "_lease_seconds", "_until", "_until_at_start")
+    `earlier_seconds` is the longest lease that an earlier process of this member may have granted.
+    """
 
-    def __init__(self, started: float, lease_seconds: float) -> None:
-        self._lease_seconds = lease_seconds
-        self._until_at_start = started + lease_seconds
+    __slots__ = ("_excluded", "_fences", "_until", "_until_at_start", "lease_seconds")
+
+    def __init__(self, started: float, lease_seconds: float, earlier_seconds: float = 0.0) -> None:
+        self.lease_seconds = lease_seconds
+        self._until_at_start = started + max(lease_seconds, earlier_seconds)
         self._until: dict[int, float] = {}
         self._excluded: dict[int, set[int]] = {}
         self._fences: dict[int, float] = {}
 
     def renew(self, holder: int, now: float) -> tuple[float, frozenset[int]]:
         """Grant a lease from now on; return its duration in seconds and the excluded partitions."""
-        self._until[holder] = now + self._lease_seconds
-        return self._lease_seconds, frozenset(self._excluded.get(holder, ()))
+        until = now + self.lease_seconds
+        # A longer one that was granted before stays valid.
+        self._until[holder] = max(until, self._until.get(holder, until))
+        return self.lease_seconds, frozenset(self._excluded.get(holder, ()))
+
+    def change(self, lease_seconds: float) -> None:
+        """Grant leases of this duration from now on. A longer one must be on the volume already."""
+        self.lease_seconds = lease_seconds
 
     def follow(self, partition: int, owner: int) -> None:
         """Follow `owner`, and no other member, for the partition from now on."""
@@ -57,9 +66,10 @@ class LeaseGrantor:
 class LeaseHolder:
     """Leases that this member holds, one per other member, each valid within one session with it."""
 
-    __slots__ = ("_excluded", "_followed", "_until")
+    __slots__ = ("_excluded", "_followed", "_seconds", "_until")
 
     def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
         self._until: dict[int, float] = {}
         self._excluded: dict[int, frozenset[int]] = {}
         self._followed: dict[int, dict[int, int]] = {}
@@ -67,6 +77,7 @@ class LeaseHolder:
     def begin_session(self, granter: int) -> None:
         """Begin a session; discard everything from earlier ones, as the granter may have restarted."""
         self._until.pop(granter, None)
+        self._seconds.pop(granter, None)
         self._excluded.pop(granter, None)
         self._followed[granter] = {}
 
@@ -75,6 +86,12 @@ class LeaseHolder:
         until = asked + lease_seconds * (1 - DRIFT)
         self._until[granter] = max(until, self._until.get(granter, until))
         self._excluded[granter] = excluded
+        self._seconds[granter] = lease_seconds
+
+    @property
+    def shortest_seconds(self) -> float:
+        """The duration of the shortest lease that another member grants; infinite without any."""
+        return min(self._seconds.values(), default=float("inf"))
 
     def followed(self, granter: int, partition: int, term: int) -> None:
         """Record that the granter accepted this member as the partition's owner, in this session and term.

@@ -17,6 +17,7 @@ from stele.member.control.last_copies import LastCopies
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
 from stele.member.live_settings import LiveSettings
+from stele.member.replication.lease_duration import LeaseDuration
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
@@ -45,6 +46,7 @@ class Exchange:
     _handovers: AbandonedHandovers
     _planned_stop: PlannedStop
     _settings: LiveSettings
+    _lease_duration: LeaseDuration
     _last_copies: LastCopies
     _reporter: Reporter
 
@@ -72,6 +74,9 @@ class Exchange:
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)
                 self._settings.adopt(request.settings)
+                await self._lease_duration.adopt(
+                    None if request.settings is None else request.settings.lease_ms
+                )
                 self._last_copies.on_exchange(request.without_copy)
             except SteleError as error:
                 log.error("exchange refused: %s", error)

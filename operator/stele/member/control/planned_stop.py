@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from stele.core.control.commands import ExchangeRequest
+from stele.core.tablet.leases import LeaseGrantor
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.table_cache import TableCache
@@ -33,12 +34,12 @@ class StopStatus(msgspec.Struct, frozen=True):
 class PlannedStop:
     """The announcement ends by itself, because the process may outlive it.
 
-    A member that no row names waits only until the announcement is `lease_seconds` old: when it was drained
+    A member that no row names waits only until the announcement is as old as a lease: when it was drained
     to be removed, no master calls it any more.
     """
 
-    def __init__(self, lease_seconds: float, table: TableCache, background: Background) -> None:
-        self._lease_seconds, self._table, self._now = lease_seconds, table, background.now
+    def __init__(self, grantor: LeaseGrantor, table: TableCache, background: Background) -> None:
+        self._grantor, self._table, self._now = grantor, table, background.now
         self._since = self._until = self._heard_at = float("-inf")
         self._may_stop = False
         self._waiting = True
@@ -69,7 +70,7 @@ class PlannedStop:
         rows = sum(self._table.me in row.replicas for row in self._table.rows)
         if self._may_stop:
             return StopStatus(waiting=False, text="the master has nothing more to move off this member")
-        if not rows and now - self._since >= self._lease_seconds:
+        if not rows and now - self._since >= self._grantor.lease_seconds:
             return StopStatus(waiting=False, text="no row names this member")
         silent_seconds = now - max(self._since, self._heard_at)
         if silent_seconds >= limits.MASTER_AWAY_SECONDS_MAX:

@@ -13,6 +13,7 @@ from stele.member.background import Background
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
+from stele.member.live_settings import LiveSettings
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -40,6 +41,7 @@ class Reporter:
     """
 
     _settings: Settings
+    _live: LiveSettings
     _formats: FormatRange
     _instance: Instance
     _tablets: TabletStore
@@ -158,7 +160,7 @@ class Reporter:
                 needed.update(replica.owner.waited_for)
         found = []
         lost = self._lost_since()
-        least = max(limits.SILENT_MS_MIN, 2 * self._settings.heartbeat_ms)
+        least = max(limits.SILENT_MS_MIN, 2 * self._live.heartbeat_ms)
         now = self._background.now()
         for member in sorted(needed):
             link = self._replicator.links.get(member)

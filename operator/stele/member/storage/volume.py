@@ -25,6 +25,7 @@ from stele.wire.storage.volume import (
     TABLE_FILE,
     Consensus,
     Instance,
+    LeaseFile,
     LogEnd,
     ServicesFile,
     Superblock,
@@ -54,7 +55,9 @@ LOG_END = "log-end"
 SERVICES = "services"
 """Migrations that services were notified of and that have not ended."""
 DAMAGED = "damaged"
-STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES)
+LEASE = "lease"
+"""Durations of the leases that this member grants."""
+STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE)
 
 PARALLEL_FILES_MIN = 4
 PARALLEL_FILES = 16
@@ -218,6 +221,11 @@ class Volume:
             os.replace(path, path.with_suffix(".damaged"))
             return TableFile()
 
+    def load_lease(self) -> LeaseFile | None:
+        """Return the durations of leases; None when no process has written them. Raises Corrupt."""
+        path = self.path(LEASE)
+        return decode_file(LeaseFile, path.read_bytes(), str(path)) if path.exists() else None
+
     def load_services(self) -> ServicesFile:
         """Return the migrations pending at the last end of the process; none, with a log line, when
         damaged."""
@@ -353,7 +361,9 @@ class MetaWriter:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    async def save(self, name: str, value: Superblock | Consensus | ServicesFile | TableFile) -> None:
+    async def save(
+        self, name: str, value: Superblock | Consensus | ServicesFile | LeaseFile | TableFile
+    ) -> None:
         """Persist a file; it is durable on return. Saves of one file keep their order.
 
         Raises Unavailable (STOPPING) after `stop`.

@@ -101,6 +101,13 @@ class Consensus(msgspec.Struct, frozen=True):
     refused: Frozen | None = None
 
 
+class LeaseFile(msgspec.Struct, frozen=True):
+    """Durations of the leases that a member grants now, and of the longest that may still be valid."""
+
+    current_ms: int
+    longest_ms: int
+
+
 class ServiceMigration(msgspec.Struct, frozen=True):
     """A migration that was announced to services and has not ended (`core.service_events.Begun`).
 
@@ -171,11 +178,20 @@ class DataState(msgspec.Struct, array_like=True):
 
 
 T = TypeVar(
-    "T", Instance, LogEnd, Superblock, Consensus, ServicesFile, TableFile, TableFile2, LegacyTableFile
+    "T",
+    Instance,
+    LogEnd,
+    Superblock,
+    Consensus,
+    ServicesFile,
+    LeaseFile,
+    TableFile,
+    TableFile2,
+    LegacyTableFile,
 )
 _encoder = msgspec.msgpack.Encoder()
 _kinds = (
-    *(Instance, LogEnd, Superblock, Consensus, ServicesFile),
+    *(Instance, LogEnd, Superblock, Consensus, ServicesFile, LeaseFile),
     *(TableFile, TableFile2, LegacyTableFile, DataState),
 )
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
@@ -185,6 +201,7 @@ _TITLES = {
     Superblock: b"stele Superblock 1\n",
     Consensus: b"stele Consensus 1\n",
     ServicesFile: b"stele ServicesFile 1\n",
+    LeaseFile: b"stele LeaseFile 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
     TableFile2: b"stele TableFile 2\n",
     TableFile: b"stele TableFile 3\n",
@@ -210,7 +227,14 @@ def decode_state(stored: bytes) -> DataState:
 
 
 def encode_file(
-    value: Instance | LogEnd | Superblock | Consensus | ServicesFile | TableFile2 | LegacyTableFile,
+    value: Instance
+    | LogEnd
+    | Superblock
+    | Consensus
+    | ServicesFile
+    | LeaseFile
+    | TableFile2
+    | LegacyTableFile,
 ) -> bytes:
     """Encode a file, a table in the format that its features allow."""
     if isinstance(value, TableFile) and value.features < RANGES:
