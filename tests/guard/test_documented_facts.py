@@ -15,6 +15,7 @@ import yaml
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from e2e.demo.settings import PhaseName
 from stele.cli.main import app
 from stele.model import crd
 
@@ -96,6 +97,11 @@ def test_targets_and_modules_exist() -> None:
         for name in re.findall(r"python -m ((?:e2e|tests|docs|stele)[\w.]*)", text):
             path = ROOT / ("operator" if name.startswith("stele") else "") / name.replace(".", "/")
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: {name}"
+
+
+def test_the_demo_has_a_row_for_each_phase() -> None:
+    page = (ROOT / "docs/operating/demo.md").read_text()
+    assert [phase for phase in PhaseName if f"\n| {phase} | " not in page] == []
 
 
 # Resources and the chart ----------------------------------------------------------------------------------
