@@ -87,7 +87,7 @@ def test_it_asks_before_a_second_copy_is_given_up(run: Run, desk: Desk) -> None:
     desk.states[2], desk.rows = "Unreachable", ((0, 1), (0,), (1,))
     refused = run("replace", "demo-2", stdin=b"n\n")
     assert refused.code == 1
-    assert "Partitions 1, 2 have a single copy left; demo-2 may have another" in refused.out
+    assert "Partitions 1, 2 have one copy left or none; demo-2 may have another" in refused.out
     assert not desk.written
     assert run("replace", "demo-2", stdin=b"y\n").code == 0
     assert run("replace", "demo-2", "--yes").code == 0

@@ -5,8 +5,9 @@ from typing import Any, cast
 import pytest
 
 from stele.adapters.kubernetes.api import NotFound
+from stele.core.control.failure_detector import NodeState
 from stele.errors import Refused, Unavailable
-from stele.master.nodes import REFRESH_SECONDS, Nodes
+from stele.master.nodes import DOUBT_SECONDS, REFRESH_SECONDS, Nodes
 from tests.master.harness import Harness, formed
 
 ZONE = "topology.kubernetes.io/zone"
@@ -58,9 +59,14 @@ class Api:
     def __init__(self) -> None:
         self.answer: Exception | dict[str, str] = {ZONE: "a"}
         self.asked = 0
+        self.stored: Exception | dict[str, Any] | None = None
 
     async def get(self, _kind: object, _namespace: str, _name: str) -> dict[str, Any]:
         self.asked += 1
+        if isinstance(self.stored, Exception):
+            raise self.stored
+        if self.stored is not None:
+            return self.stored
         if isinstance(self.answer, Exception):
             raise self.answer
         return {"metadata": {"labels": self.answer}}
@@ -96,3 +102,33 @@ async def test_nodes_that_cannot_be_read(error: Exception, path: tuple[str] | No
     problem = nodes.problem((ZONE,), ["n"])
     assert said in problem
     assert bool(said) == bool(problem)
+
+
+def node(*taints: str, ready: str = "True") -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {ZONE: "a"}},
+        "spec": {"taints": [{"key": each} for each in taints]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+async def test_a_node_is_as_its_object_says_and_keeps_its_labels_when_it_is_gone() -> None:
+    api = Api()
+    nodes = Nodes(cast("Any", api))
+    answers: list[tuple[Any, NodeState]] = [
+        (node(), NodeState.READY),
+        (node(ready="Unknown"), NodeState.NOT_READY),
+        (node("node.kubernetes.io/out-of-service", ready="False"), NodeState.OUT_OF_SERVICE),
+        (NotFound("no node"), NodeState.GONE),
+        (Unavailable("no answer"), NodeState.GONE),
+        (Refused("403"), NodeState.UNKNOWN),
+    ]
+    assert nodes.state("n") is NodeState.UNKNOWN
+    for number, (answer, state) in enumerate(answers):
+        api.stored = answer
+        await nodes.refresh(["n"], number * DOUBT_SECONDS, DOUBT_SECONDS)
+        assert nodes.state("n") is state
+        assert nodes.path("n", (ZONE,)) == ("a",)
+    assert nodes.unreadable().endswith(
+        "403; the operator's ServiceAccount needs get on nodes (rbac.clusterScoped)"
+    )

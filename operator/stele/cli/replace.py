@@ -92,17 +92,17 @@ def _check_copies(view: "ClusterView", index: "MemberIndex") -> None:
 
 
 def _confirm(view: "ClusterView", index: "MemberIndex") -> None:
-    """Ask when a silent member's volume may have a second copy of what only one other member has."""
+    """Ask when a silent member's volume may have a copy of what at most one other member has."""
     from stele.cli.cluster_view import is_gone
 
-    single = [
-        n for n, row in enumerate(view.table.rows) if len(row.members) == 1 and index not in row.members
-    ]
-    if not single or not is_gone(view.members[index]):
+    gone = {number for number, each in view.members.items() if is_gone(each)}
+    rows = [(n, row.members) for n, row in enumerate(view.table.rows) if index not in row.members]
+    thin = [n for n, members in rows if len(members) == 1 or members <= gone]
+    if not thin or index not in gone:
         return
     name = view.members[index].metadata.name
     cost = (
-        f"Partitions {_listed(single)} have a single copy left; {name} may have another, which is given up."
+        f"Partitions {_listed(thin)} have one copy left or none; {name} may have another, which is given up."
     )
     if not typer.confirm(f"{cost} Replace it now?"):
         raise typer.Exit(out.EXIT_FAILURE)

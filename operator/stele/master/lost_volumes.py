@@ -30,7 +30,7 @@ def _text(view: View, liveness: MemberLiveness) -> str:
     by_itself = (
         member.node_state is NodeState.GONE and member.replacement is None and view.desired.join_allowed
     )
-    if member.index in view.state.membership.replaced or (by_itself and not only):
+    if member.index in view.state.membership.replaced or (by_itself and not view.state.failover.lost):
         return ""
     state = STATES.get(member.node_state, "not available")
     text = f"the volume of {member.name} is bound to node {member.node or '(unknown)'}, which is {state}"

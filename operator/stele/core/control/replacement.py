@@ -39,11 +39,14 @@ def _reason(
 
 
 def may_be_replaced(state: State, observation: Observation, member: MemberObject) -> bool:
-    """Return whether another member may take its place without a user's decision."""
+    """Return whether another member may take its place without a user's decision.
+
+    Not while a partition is lost: its volume may have a copy, even one in quarantine, that nobody else has.
+    """
     desired, liveness = observation.desired, state.membership.liveness[member.index]
     allowed = desired.join_allowed and not desired.paused and member.replacement is None
     in_grace = liveness.in_grace(observation.now, desired.timing)
-    return allowed and not in_grace and not only_copies(state, member.index)
+    return allowed and not in_grace and not state.failover.lost
 
 
 def only_copies(state: State, index: MemberIndex) -> list[PartitionId]:
