@@ -265,6 +265,13 @@ def test_files_and_modules_exist() -> None:
             assert any(path.exists() for path in found), f"{page}: {name}"
 
 
+def test_the_architecture_has_each_package() -> None:
+    root = ROOT / "operator/stele"
+    packages = {path.parent.relative_to(root).as_posix() for path in root.rglob("*/__init__.py")}
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert [name for name in sorted(packages - {"core"}) if f"`{name}/`" not in text] == []
+
+
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Add: operator.add,
