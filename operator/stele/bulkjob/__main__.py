@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS = 1.0
+COUNT_SECONDS_MAX = 60.0
+"""How long a member that is busy may keep the final count waiting."""
 PORT = 7003
 _TOLD = re.compile(re.escape(SteleError.__module__) + r"\.\w+: ([A-Z_]+): (.*)")
 
@@ -42,7 +44,7 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
     """Load `options.file` and return the totals."""
     members = Members(parse_addresses(options.address))
     rows = _rows_in(options.file)
-    begun, skipped = time.monotonic(), _taken(members, options.load)
+    begun, skipped = time.monotonic(), _taken(members, options.load, COUNT_SECONDS_MAX)
     with _spark(options) as spark, _watching(members, options.load):
         writing = spark.read.parquet(options.file).write.format("stele").mode("append")
         for name in ("address", "keyspace", "load", "duplicates"):
@@ -51,7 +53,7 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
             if column := getattr(options, f"{name}_column"):
                 writing = writing.option(f"{name}Column", column)
         writing.save()
-    seconds, taken = time.monotonic() - begun, _taken(members, options.load)
+    seconds, taken = time.monotonic() - begun, _taken(members, options.load, COUNT_SECONDS_MAX)
     facts = {"rows": rows, "tablets": taken, "skipped": skipped, "seconds": round(seconds, 1)}
     return {"load": options.load, "keyspace": options.keyspace, **facts}
 
@@ -133,14 +135,23 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
         spark.stop()
 
 
-def _taken(members: Members, load: str) -> int:
-    """Return the number of tablets that have applied the load."""
-    count = 0
-    for member in members.table.members:
+def _taken(members: Members, load: str, retry_seconds: float = 0.0) -> int:
+    """Return the number of tablets that have applied the load.
+
+    A member that does not answer is asked again for `retry_seconds`; after that its tablets are missing.
+    """
+    until = time.monotonic() + retry_seconds
+    return sum(_taken_at(members, member.index, load, until) for member in members.table.members)
+
+
+def _taken_at(members: Members, index: int, load: str, until: float) -> int:
+    while True:
         with suppress(SteleError):
-            answer = members.call(members.admin(member.index), "GET", f"/v1/bulk/loads/{load}")
-            count += len(msgspec.json.decode(answer, type=LoadList).partitions)
-    return count
+            answer = members.call(members.admin(index), "GET", f"/v1/bulk/loads/{load}")
+            return len(msgspec.json.decode(answer, type=LoadList).partitions)
+        if time.monotonic() >= until:
+            return 0
+        time.sleep(POLL_SECONDS)
 
 
 @contextmanager
