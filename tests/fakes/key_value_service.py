@@ -91,7 +91,7 @@ class FakeKeyValueService:
         now_ms = int(time.time() * 1000)
         if command[0] == FINGERPRINT:
             return fingerprint(read(keyspace, command[1]), now_ms)
-        reply, changes = run_transaction(keyspace, command[2], now_ms, None, read)
+        reply, changes, *_ = run_transaction(keyspace, command[2], now_ms, None, read)
         for each in changes:
             map_ = self.data.setdefault((partition, each.keyspace), {})
             if each.value is None:

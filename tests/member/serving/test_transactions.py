@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 import redis.asyncio
 
 from tests.member.harness.cluster import Cluster, cluster, key_in
@@ -142,3 +143,29 @@ async def test_a_transaction_is_durable_as_a_whole(tmp_path: Path) -> None:
         await made.served()
         async with service.asyncio_client() as client:
             assert await client.mget(b"{t}a", b"{t}b") == [b"1", b"2"]
+
+
+async def test_a_transaction_cannot_make_the_owner_read_without_end(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made:
+        service = Service([made.members[0].host], made.ports[0])
+        async with service.asyncio_client() as client:
+            keys = [b"{t}%d" % number for number in range(3)]
+            for key in keys:
+                await client.set(key, b"v" * 7_000_000)
+            async with client.pipeline() as pipe:
+                for key in keys:
+                    pipe.strlen(key)
+                with pytest.raises(redis.ResponseError, match="looks at values of more than 16777216 bytes"):
+                    await pipe.execute()
+                for _ in range(500):
+                    pipe.strlen(keys[0])
+                assert await pipe.execute() == [7_000_000] * 500, "of one key once"
+                pipe.get(keys[0]).get(keys[1])
+                with pytest.raises(redis.ResponseError, match="replies of 14000000 bytes exceed the limit"):
+                    await pipe.execute()
+                await pipe.watch(*keys)
+                pipe.multi()
+                pipe.set(keys[0], 1)
+                with pytest.raises(redis.ResponseError, match="looks at values"):
+                    await pipe.execute()
+            assert await client.strlen(keys[0]) == 7_000_000

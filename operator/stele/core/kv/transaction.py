@@ -31,6 +31,8 @@ TRANSACTION_COMMANDS_MAX = 1000
 """Most commands of one transaction, each key of `MSET`, `DEL` and the like counted."""
 TRANSACTION_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of all commands of one transaction."""
+READ_BYTES_MAX = 2 * VALUE_BYTES_MAX
+"""Most bytes of stored values that one transaction looks at, those of watched keys included."""
 WRITTEN_BYTES_MAX = VALUE_BYTES_MAX
 """Most bytes of values that one transaction writes; `APPEND` may write more than its arguments have."""
 WATCHED_KEYS_MAX = 1000
@@ -65,6 +67,10 @@ def fingerprint(stored: Stored | None, now_ms: int) -> bytes:
 
 _TOO_MUCH = Failure(
     "EXECABORT", f"transaction writes more than {WRITTEN_BYTES_MAX} bytes; nothing was done: split it"
+)
+READS_TOO_MUCH = Failure(
+    "EXECABORT",
+    f"transaction looks at values of more than {READ_BYTES_MAX} bytes; nothing was done: split it",
 )
 
 

@@ -86,14 +86,8 @@ class PipelineRunner:
                 self._session.transaction.refused()
                 segment.answers.append(redirected)
                 continue
-            if self._session.transaction or name in TRANSACTION_ARITIES:
-                await self._flush(segment)
-                segment = self._segment()
-                await self._transactional(name, request)
-                if self._session.quitting:
-                    break
-                continue
-            if is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
+            transactional = self._session.transaction or name in TRANSACTION_ARITIES
+            if not transactional and is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
                 segment.add(name, request)
                 if len(segment.commands) >= SEGMENT_COMMANDS_MAX:
                     await self._flush(segment)
@@ -101,7 +95,10 @@ class PipelineRunner:
                 continue
             await self._flush(segment)
             segment = self._segment()
-            await self._alone(name, request)
+            if transactional:
+                await self._transactional(name, request)
+            else:
+                await self._alone(name, request)
             if self._session.quitting:
                 break
             if self._out_bytes >= ALONE_BYTES:
@@ -161,8 +158,6 @@ class PipelineRunner:
             await self._seen(name, request)
         else:
             await self._alone(name, request)
-        if self._out_bytes >= WRITE_BYTES:
-            await self._write()
 
     async def _of_transaction(self, name: bytes, request: Request) -> Reply:
         transaction = self._session.transaction

@@ -30,7 +30,7 @@ from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.write_gate import WriteGate
 from stele.member.serving.dedup import Attempt, Read, run_once
-from stele.member.serving.transactions import reply_bytes, run_transaction
+from stele.member.serving.transactions import Ran, reply_bytes, run_transaction
 from stele.member.turn_budget import TurnBudget
 from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
 from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
@@ -190,11 +190,14 @@ class CommandExecutor:
         def read(data_key: bytes) -> Stored | None:
             return self._read(replica, request, data_key, at)
 
-        reply, changes = self._outcome(replica, request.keyspace, args, now_ms, read)
-        if args[0] != ONCE and not request.takes(reply_bytes(reply)):
+        reply, changes, entries, read_bytes = self._outcome(replica, request.keyspace, args, now_ms, read)
+        self.turn_budget.spend(entries, read_bytes)
+        # A fingerprint is short, but takes the time of its value.
+        size = read_bytes if args[0] == FINGERPRINT else reply_bytes(reply)
+        if args[0] != ONCE and not request.takes(size):
             if request.replies or request.room < REPLY_BYTES_MAX:
                 return False
-            reply, changes = too_long(reply_bytes(reply)), []
+            reply, changes = too_long(size), []
         request.replies.append(reply)
         if changes:
             records.append(batch_record(owner.term, changes))
@@ -205,18 +208,18 @@ class CommandExecutor:
 
     def _outcome(
         self, replica: Replica, keyspace: bytes, args: Sequence[bytes], now_ms: int, read: Read
-    ) -> tuple[Reply, list[Change]]:
-        owner = replica.owner
+    ) -> Ran:
+        owner, prefix = replica.owner, replica.prefix
         assert owner is not None
         if args[0] == FINGERPRINT and len(args) == 2:
-            return fingerprint(read(replica.prefix(keyspace) + args[1]), now_ms), []
+            stored = read(prefix(keyspace) + args[1])
+            return Ran(fingerprint(stored, now_ms), [], 0, 0 if stored is None else len(stored[0]))
         refusal = self.refusal_at(owner)
         if args[0] == EXEC:
-            prefix = replica.prefix
             return run_transaction(
                 keyspace, args[-1], now_ms, refusal, lambda space, key: read(prefix(space) + key)
             )
-        return run_once(self._engine, replica, Attempt(keyspace, args, now_ms, refusal), read)
+        return Ran(*run_once(self._engine, replica, Attempt(keyspace, args, now_ms, refusal), read), 0, 0)
 
     def _read(self, replica: Replica, request: Request, data_key: bytes, at: int) -> Stored | None:
         """Return a value after all operations up to `at`; the reply waits for the uncommitted ones."""
