@@ -49,6 +49,10 @@ class RealKubelet(PodWatch):
         self._network = next(_networks)
         self._hosts = itertools.count(1)
 
+    def folder(self, name: str) -> Path:
+        """The volume of a pod."""
+        return self._directory / name
+
     async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
         if self.hooks:
             await self._bind(name)
