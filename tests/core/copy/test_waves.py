@@ -27,7 +27,14 @@ def test_the_first_is_always_copied_and_then_alone() -> None:
     assert admitted(waves, hot) == 1
     assert not waves.admit(Flow(2, 1, MIB))
     assert not waves.admit(Flow(0, 3, MIB))
-    assert waves.admit(Flow(2, 3, MIB))
+    assert waves.admit(Flow(2, 4, MIB))
+
+
+def test_nothing_overtakes_a_tablet_that_has_to_wait() -> None:
+    waves = Waves(MIB, 8 * MIB, [Flow(0, 1, MIB, MIB)])
+    assert not waves.admit(Flow(2, 1, 1000 * MIB, MIB))
+    assert not waves.admit(Flow(2, 1, 1))
+    assert waves.admit(Flow(2, 3, 1))
 
 
 def test_without_writes_or_a_limit_no_wave_is_cut() -> None:

@@ -50,6 +50,7 @@ class Waves:
         self._left = Counter[MemberIndex]()
         self._of_owner: dict[MemberIndex, list[Flow]] = defaultdict(list)
         self._to: dict[MemberIndex, list[Flow]] = defaultdict(list)
+        self._kept_free: set[MemberIndex] = set()
         for flow in flows:
             self._add(flow)
 
@@ -60,12 +61,19 @@ class Waves:
         self._to[flow.destination].append(flow)
 
     def admit(self, flow: Flow) -> bool:
-        """Add a tablet, unless it or another one would not end in time with it."""
+        """Add a tablet, unless it or another one would not end in time with it.
+
+        After a refusal nothing else is added for that destination: otherwise a large tablet would wait until
+        all small ones are copied, however urgent it is.
+        """
+        if flow.destination in self._kept_free:
+            return False
         alone = not self._to[flow.destination] and not self._of_owner[flow.owner]
         self._add(flow)
         if alone or self._ends(flow):
             return True
         self._remove(flow)
+        self._kept_free.add(flow.destination)
         return False
 
     def _remove(self, flow: Flow) -> None:
