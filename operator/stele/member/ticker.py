@@ -55,15 +55,16 @@ class Ticker:
     async def _heartbeats(self) -> None:
         sent = float("-inf")
         while True:
-            now, interval = self._background.now(), self._heartbeat_seconds()
+            now = self._background.now()
+            interval = self._heartbeat_seconds(now)
             if now >= sent + interval:
                 self._replicator.heartbeat()
                 sent = now
             await asyncio.sleep(min(sent + interval - now, HEARTBEAT_LOOK_SECONDS))
 
-    def _heartbeat_seconds(self) -> float:
+    def _heartbeat_seconds(self, now: float) -> float:
         """Return the interval, at most half of each lease: those of others may be shorter at first."""
-        return min(self._settings.heartbeat_ms / 1000, self._lease_holder.shortest_seconds / 2)
+        return min(self._settings.heartbeat_ms / 1000, self._lease_holder.shortest_seconds(now) / 2)
 
     async def _ticks(self) -> None:
         slow_at = 0.0

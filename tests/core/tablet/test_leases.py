@@ -50,3 +50,14 @@ def _check_interleaving(before: tuple[str, ...], after: tuple[str, ...]) -> None
         while on_the_way:
             held.renewed(1, *on_the_way.pop(0))
         assert not held.may_read(0, 5, (1,), later)
+
+
+def test_the_shortest_lease_of_those_that_are_still_there() -> None:
+    held = LeaseHolder()
+    assert held.shortest_seconds(0.0) == float("inf")
+    for granter, seconds in ((1, 10.0), (2, 1.0)):
+        held.begin_session(granter)
+        held.renewed(granter, 0.0, seconds, frozenset())
+    assert held.shortest_seconds(5.0) == 1.0
+    held.renewed(1, 100.0, 10.0, frozenset())
+    assert held.shortest_seconds(100.0) == 10.0

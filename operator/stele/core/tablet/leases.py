@@ -6,6 +6,11 @@ without the exclusion is valid. Times are seconds of each process's own monotoni
 sent.
 """
 
+from math import inf
+
+REMEMBERED_SECONDS = 60.0
+"""Seconds for which the duration of a lease counts after its end: the longest interval of heartbeats."""
+
 DRIFT = 1 / 16
 """Fraction of a lease that the holder does not use, since clocks run at different speeds."""
 
@@ -88,10 +93,13 @@ class LeaseHolder:
         self._excluded[granter] = excluded
         self._seconds[granter] = lease_seconds
 
-    @property
-    def shortest_seconds(self) -> float:
-        """The duration of the shortest lease that another member grants; infinite without any."""
-        return min(self._seconds.values(), default=float("inf"))
+    def shortest_seconds(self, now: float) -> float:
+        """Return the duration of the shortest lease that another member grants; infinite without any.
+
+        One that ended long ago is of a member that is gone.
+        """
+        since = now - REMEMBERED_SECONDS
+        return min((self._seconds[each] for each in self._seconds if self._until[each] > since), default=inf)
 
     def followed(self, granter: int, partition: int, term: int) -> None:
         """Record that the granter accepted this member as the partition's owner, in this session and term.
