@@ -17,6 +17,7 @@ from tests.simulation.profile import (
     STOPS,
     STRIKES,
     SWARM,
+    UPDATES,
     UPGRADES,
     Profile,
     draw,
@@ -136,7 +137,7 @@ def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) ->
 def _kinds(text: str) -> frozenset[str]:
     """Names with commas between them."""
     names = frozenset(filter(None, text.split(",")))
-    known = (*FAULTS, *STOPS, *UPGRADES, PLANNED_STOP, HAND_OVER, *STRIKES, *RATES, *ENDINGS)
+    known = (*FAULTS, *STOPS, *UPGRADES, *UPDATES, PLANNED_STOP, HAND_OVER, *STRIKES, *RATES, *ENDINGS)
     for name in names.difference(known):
         raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
     return names

@@ -9,6 +9,7 @@ from stele.member.node import Node
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, split_user, tablet_range
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
+from tests.simulation.updates import not_updated
 from tests.simulation.world import World
 
 COPIES_EQUAL = "copies equal at rest"
@@ -111,7 +112,7 @@ def _status(world: World) -> str:
     if wrong or status.get("phase") != ("Degraded" if missed else "Running"):
         return f"the status says {status.get('phase')}: {status.get('message')}; {wrong}"
     if not missed:
-        return ""
+        return not_updated(world)
     stored = world.api.find(MEMBERS, missed)
     said = None if stored is None else (stored.get("status") or {}).get("state")
     return "" if said == "Unreachable" else f"{missed} is said to be {said}"

@@ -20,6 +20,7 @@ from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
 from tests.simulation.profile import CHANGE_DETECTION, CLUSTER, HAND_OVER, HEARTBEATS, LEASES, PLANNED_STOP
 from tests.simulation.stops import Stops
+from tests.simulation.updates import UpdateFaults
 from tests.simulation.volumes import Volumes
 from tests.simulation.world import World
 
@@ -70,7 +71,7 @@ class Faults:
         self.over = False
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
-        self._builds = BuildFaults(self)
+        self._builds, self._updates = BuildFaults(self), UpdateFaults(self)
         self.ending = Ending(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
@@ -86,6 +87,7 @@ class Faults:
             "pause a member": self._pause,
             **Stops(self).todo,
             **self._builds.todo,
+            **self._updates.todo,
             **self._volumes.todo,
             **self._crashes.todo,
             "a clock jumps": self._jump,
@@ -155,6 +157,7 @@ class Faults:
             machine.held_until = 0.0
         self._volumes.end()
         self._builds.end()
+        self._updates.end()
         self.api.change_spec(
             CLUSTERS, CLUSTER, state="Active", migration={**self._migration(), "paused": False}
         )
@@ -166,7 +169,7 @@ class Faults:
         if self.world.trace.faults["plan cancelled"]:
             # What a user cancelled is not planned again before a wish changes.
             replicas = self.world.cluster["spec"]["replicas"]
-            self.later(RECONSIDERED_SECONDS, partial(self._patch, replicas=replicas - 1 or 2))
+            self.later(RECONSIDERED_SECONDS, partial(self.patch, replicas=replicas - 1 or 2))
         self.world.ensure_master()
         # Copies that are given up by a wish are no more when a member goes that has the others.
         waits = COPIES_FEWER & set(self.world.profile.faults)
@@ -404,23 +407,23 @@ class Faults:
         self.later(seconds, setattr, self.api.faults, "away", False)
         return self.say(f"away for {seconds:.1f} s", API_PLACE)
 
-    def _patch(self, **changes: object) -> bool:
+    def patch(self, **changes: object) -> bool:
         self.api.change_spec(CLUSTERS, CLUSTER, **changes)
         return self.say(f"the user sets {changes}", "user")
 
     def _scale(self) -> bool:
         least = max(2, self.world.cluster["spec"]["replicas"])
-        return self._patch(members=self.random.randint(least, MEMBERS_MAX))
+        return self.patch(members=self.random.randint(least, MEMBERS_MAX))
 
     def _change_replicas(self) -> bool:
-        return self._patch(replicas=self.random.randint(1, min(3, self.world.cluster["spec"]["members"])))
+        return self.patch(replicas=self.random.randint(1, min(3, self.world.cluster["spec"]["members"])))
 
     def _change_state(self) -> bool:
-        return self._patch(state=self.random.choice(("Active", "Active", "NoMigration", "Frozen", "Passive")))
+        return self.patch(state=self.random.choice(("Active", "Active", "NoMigration", "Frozen", "Passive")))
 
     def _pause_migrations(self) -> bool:
         before = self._migration()
-        return self._patch(migration={**before, "paused": not before.get("paused", False)})
+        return self.patch(migration={**before, "paused": not before.get("paused", False)})
 
     def _change_detection(self) -> bool:
         heartbeat = self.random.choice(HEARTBEATS)

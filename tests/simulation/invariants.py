@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, MEMBERS, Kind
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import Stage
 from stele.core.table.table import Partition
@@ -33,6 +33,7 @@ from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
 from tests.simulation.reachability import Reachability
 from tests.simulation.states import STATES_WITHOUT_MIGRATION, States
+from tests.simulation.updates import Restarts
 from tests.simulation.world import World
 
 LOOK_SECONDS = 0.2
@@ -56,6 +57,7 @@ class Rules:
         self.plans = Plans(world, self._check)
         self.features = Features(world, self._check)
         self.copies = Copies(world, self._check)
+        self.restarts = Restarts(world, self._check, self._is_away, self.reachability.led_since)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -105,6 +107,8 @@ class Rules:
                 self._stored(shard.rows, shard.epoch)
         elif kind is CLUSTERS and not gone:
             self._desired(stored)
+        elif kind is MEMBERS and not gone:
+            self.restarts.stored(stored, self._desired_copies())
 
     def _epoch(self, name: str, epoch: int) -> None:
         before = self._epochs.get(name, 0)
@@ -147,7 +151,7 @@ class Rules:
         Looked at are rows of which at least one member could not be given up.
         """
         needed = {each for each in before.members if not self._may_be_lost(each, number, epoch)}
-        given_up = needed - row.members
+        given_up = {each for each in needed - row.members if not self.restarts.may_leave(f"{CLUSTER}-{each}")}
         fewer = bool(given_up) and len(row.members) < min(len(before.members), self._desired_copies())
         if needed:
             text = "{} follows {}, and nothing was wrong with {}"
@@ -384,6 +388,7 @@ class Rules:
         self.power.look()
         self.states.look()
         self.plans.look()
+        self.restarts.look()
         for machine in self.world.kubelet.running():
             if machine.node is None or machine.process is None:
                 continue

@@ -19,6 +19,7 @@ from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.promotion import Step as Promoting
 from stele.core.control.rebalance import planner
+from stele.core.control.restarts import rolling_update
 from stele.core.control.state import State, TableCursor
 from stele.core.control.table_view import TableView
 from stele.core.formats import FIRST
@@ -432,6 +433,26 @@ def adopted_on_earlier_reports() -> AbstractContextManager[Any]:
     return stack
 
 
+def restarted_before_it_is_empty() -> AbstractContextManager[Any]:
+    """A member counts as emptied as soon as it is to stop."""
+    real = decide.empty_stopping
+
+    def empty_stopping(state: State, observation: Any) -> None:
+        real(state, observation)
+        state.stops.may_stop = frozenset(state.stops.since)
+
+    return patch.object(decide, "empty_stopping", empty_stopping)
+
+
+def the_next_restarts_at_once() -> AbstractContextManager[Any]:
+    """A member that was restarted counts as back as soon as it answers, whatever copies are missing."""
+    stack = ExitStack()
+    stack.enter_context(patch.object(rolling_update, "_unsettled", lambda *_: ""))
+    stack.enter_context(patch.object(rolling_update, "_is_needed", lambda *_: False))
+    stack.enter_context(patch.object(rolling_update, "_lacking", lambda *_: 0))
+    return stack
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -469,5 +490,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
     copies_begin_again: ("takeovers", 0, "no byte is copied twice for a new master"),
     adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
+    restarted_before_it_is_empty: ("updates", 0, "only emptied members restart"),
+    the_next_restarts_at_once: ("updates", 0, "one member restarts, and every other copy is there"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

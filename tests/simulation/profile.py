@@ -87,6 +87,9 @@ STOPS = (
 PLANNED_STOP = "stop as planned"
 """A pod is deleted, and its hook lets the member ask the master to move everything off it."""
 
+UPDATES = ("change the pods", "change the update strategy")
+"""Users change what a member's pod is made of, and how members become so."""
+
 UPGRADES = ("upgrade the operator", "upgrade a member", "roll a member back")
 """Builds of the format before are replaced, and some of them come back for a while."""
 
@@ -237,6 +240,9 @@ def _swarm(seed: int) -> Profile:
     chance = random.Random(f"profile {seed}")
     stays, stops = random.Random(f"ending {seed}"), random.Random(f"stops {seed}")
     planned = random.Random(f"planned {seed}").random() < 0.3
+    ending = stays.choice((*ENDINGS[:3], "", "", ""))
+    # The place of an outdated member that ends is kept for longer than a run lasts.
+    updated = not ending and random.Random(f"updated {seed}").random() < 0.3
     heartbeat = chance.choice((0.2, 0.3, 0.5))
     part = chance.choice((0.1, 0.3, 0.6))
     return Profile(
@@ -257,11 +263,12 @@ def _swarm(seed: int) -> Profile:
             *(name for name in FAULTS if chance.random() < part),
             *(name for name in STOPS if stops.random() < part / 3),
             *((PLANNED_STOP,) if planned else ()),
+            *(UPDATES if updated else ()),
         ),
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
         fsync=chance.choice((Fsync.ALWAYS,) * 4 + (Fsync.INTERVAL, Fsync.NEVER)),
-        ending=stays.choice((*ENDINGS[:3], "", "", "")),
+        ending=ending,
     )
 
 
@@ -357,6 +364,29 @@ def _planned(seed: int) -> Profile:
         chaos_seconds=25.0,
         calm_seconds=chance.choice((1.5, 3.0)),
         faults=(*(PLANNED_STOP,) * 3, *(name for name in others if chance.random() < 0.3)),
+    )
+
+
+def _updates(seed: int) -> Profile:
+    """Members that are restarted one after the other, while others fail and users change their minds."""
+    chance = random.Random(f"updates {seed}")
+    others = ("kill a member", "isolate a member", "keep a member down", "delete a pod", "second master")
+    more = (
+        *others,
+        "kill the master",
+        "kill the master at a step",
+        "change state",
+        "pause migrations",
+        "scale",
+    )
+    return replace(
+        _busy(seed),
+        members=chance.choice((3, 3, 4)),
+        replicas=chance.choice((1, 2, 2, 3)),
+        chaos_seconds=chance.choice((30.0, 45.0)),
+        calm_seconds=chance.choice((3.0, 5.0)),
+        faults=(*UPDATES, *UPDATES[:1] * 3, *chance.sample(more, 3)),
+        ending="",
     )
 
 
@@ -460,5 +490,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "mixed": _mixed,
     "swaps": _swaps,
     "takeovers": _takeovers,
+    "updates": _updates,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

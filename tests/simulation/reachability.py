@@ -39,6 +39,10 @@ class Reachability:
             if now - self._last(epoch, place) >= self._lease:
                 self._doubted[place] = now
 
+    def led_since(self, epoch: int) -> float:
+        """When the master of that epoch began to ask; never when it did not."""
+        return self._began.get(epoch, float("inf"))
+
     def _last(self, epoch: int, place: str) -> float:
         """When it was heard last, or the master of that epoch began to ask."""
         return self._heard.get((epoch, place), self._began.get(epoch, self._world.clock.now))

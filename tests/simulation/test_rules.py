@@ -235,6 +235,11 @@ def _copied_for_each_master(well: Well) -> None:
         well.rules.copies._exchanged(well.owner, request, reply)
 
 
+def _alone_but_for_who_restarts(well: Well) -> None:
+    well.world.rows = lambda: (Partition(1, (0,)),)  # type: ignore[method-assign]
+    well.rules.restarts._look_at("demo-1", well.master.state, 3)
+
+
 BROKEN: dict[str, Callable[[Well], None]] = {
     "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
     "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
@@ -265,6 +270,10 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     ),
     "promises never fall": _promise_falls,
     "who takes over has everything": _takes_over_too_early,
+    "only emptied members restart": lambda well: well.rules.restarts._look_at(
+        well.owner, well.master.state, 2
+    ),
+    "one member restarts, and every other copy is there": _alone_but_for_who_restarts,
     "copies that began are on disk": _copy_not_begun,
     "generations only grow": _generation_above_all,
     "kept while the stored row names it": _given_up,
@@ -361,6 +370,9 @@ UNFINISHED: dict[str, Callable[[Well], object]] = {
     "does not serve": lambda well: _left(well, owner=None),
     "is offline": lambda well: _left(well, broken="its file is damaged"),
     "frozen=Frozen": _frozen_for_ever,
+    "0 of 3 members are updated": lambda well: well.world.api.patch_status(
+        CLUSTERS, "demo", {"members": {"updated": 0}}
+    ),
     "the status says Lost": lambda well: well.world.api.patch_status(CLUSTERS, "demo", {"phase": "Lost"}),
 }
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stele.core.control import commands as m
-from stele.member.storage.volume import CONSENSUS, INSTANCE, STAGING, TABLE, TABLETS
+from stele.member.storage.volume import CONSENSUS, INSTANCE, STAGING, TABLETS
+from stele.wire.storage.volume import TABLE_FILE
 from tests.fakes.disk import FREE_BYTES, Disk
 from tests.fakes.loop import DISK_SECONDS
 from tests.simulation.kubelet import Machine
@@ -108,7 +109,7 @@ class Volumes:
 
     def _flip(self) -> bool:
         def flip(machine: Machine) -> str:
-            folder = self.faults.random.choice((INSTANCE, TABLE, TABLETS, CONSENSUS))
+            folder = self.faults.random.choice((INSTANCE, TABLE_FILE, TABLETS, CONSENSUS))
             names = [name for name in machine.disk.files if name.startswith(folder)]
             return f"a bit of {machine.disk.flip(names)} is flipped" if names else "nothing to flip"
 

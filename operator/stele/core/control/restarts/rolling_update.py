@@ -115,8 +115,10 @@ def _full(state: State, observation: Observation) -> int:
 
 
 def _is_needed(state: State, observation: Observation, member: MemberIndex) -> bool:
-    """Return whether the member has the only copy of a partition that should have several."""
-    return _full(state, observation) > 1 and bool(state.table.replica_index.sole[member])
+    """Return whether a partition would have fewer copies without the member than all but one."""
+    index, full = state.table.replica_index, _full(state, observation)
+    short = any(copies < full - 1 for copies, rows in index.copies.items() if rows)
+    return short or any(len(state.table.partitions[number].members) < full for number in index.of(member))
 
 
 def _is_back(
