@@ -12,6 +12,7 @@ from tests.simulation.profile import (
     FAMILIES,
     FAULTS,
     HAND_OVER,
+    MOVES,
     PLANNED_STOP,
     RATES,
     STOPS,
@@ -137,7 +138,18 @@ def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) ->
 def _kinds(text: str) -> frozenset[str]:
     """Names with commas between them."""
     names = frozenset(filter(None, text.split(",")))
-    known = (*FAULTS, *STOPS, *UPGRADES, *UPDATES, PLANNED_STOP, HAND_OVER, *STRIKES, *RATES, *ENDINGS)
+    known = (
+        *FAULTS,
+        *STOPS,
+        *UPGRADES,
+        *UPDATES,
+        *MOVES,
+        PLANNED_STOP,
+        HAND_OVER,
+        *STRIKES,
+        *RATES,
+        *ENDINGS,
+    )
     for name in names.difference(known):
         raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
     return names

@@ -9,6 +9,7 @@ from stele.member.node import Node
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, split_user, tablet_range
 from tests.simulation.history import Violation
 from tests.simulation.profile import CLUSTER
+from tests.simulation.rebalances import unended
 from tests.simulation.updates import not_updated
 from tests.simulation.world import World
 
@@ -44,7 +45,7 @@ def unfinished(world: World) -> str:
     if len(state.table.members) != wanted or there != wanted - bool(missed):
         gone = f", {missed} stays away" if missed else ""
         return f"{len(state.table.members)} members, {there} run, {wanted} are desired{gone}"
-    return _rows(world) or _members(world) or _status(world)
+    return _rows(world) or _members(world) or unended(world) or _status(world)
 
 
 def _rows(world: World) -> str:

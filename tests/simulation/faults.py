@@ -9,16 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, Kind
 from stele.core.control import commands as m
 from stele.core.kv.dedup import KEEP_SECONDS
-from stele.model import API_VERSION
 from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.builds import BuildFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CHANGE_DETECTION, CLUSTER, HAND_OVER, HEARTBEATS, LEASES, PLANNED_STOP
+from tests.simulation.profile import CHANGE_DETECTION, CLUSTER, HEARTBEATS, LEASES, PLANNED_STOP
+from tests.simulation.rebalances import RebalanceFaults
 from tests.simulation.stops import Stops
 from tests.simulation.updates import UpdateFaults
 from tests.simulation.volumes import Volumes
@@ -65,13 +65,14 @@ class Faults:
 
     def __init__(self, world: World, harmed: dict[str, float]) -> None:
         self.world, self.harmed = world, harmed
-        self._number = 0
+        self.number = 0
         self.random = self._chance()
         self.network, self.kubelet, self.api = world.network, world.kubelet, world.api
         self.over = False
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
         self._builds, self._updates = BuildFaults(self), UpdateFaults(self)
+        self._rebalances = RebalanceFaults(self)
         self.ending = Ending(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
@@ -99,8 +100,7 @@ class Faults:
             "change replicas": self._change_replicas,
             "change state": self._change_state,
             "drain a member": self._drain,
-            "cancel the plan": self._cancel,
-            HAND_OVER: self._hand_over,
+            **self._rebalances.todo,
             CHANGE_DETECTION: self._change_detection,
             "pause migrations": self._pause_migrations,
             "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
@@ -112,7 +112,7 @@ class Faults:
 
     def _chance(self) -> random.Random:
         """Of its own for each fault: leaving one out changes neither which others begin, nor when."""
-        return random.Random(f"fault {self._number} of {self.world.profile.seed}")
+        return random.Random(f"fault {self.number} of {self.world.profile.seed}")
 
     def begin(self) -> None:
         rate = self.world.profile.rate
@@ -137,7 +137,7 @@ class Faults:
     def _next(self) -> None:
         if self.over:
             return
-        self._number += 1
+        self.number += 1
         self.random = self._chance()
         self.later(self.random.expovariate(1 / self.world.profile.calm_seconds), self._next)
         name = self.random.choice(self.world.profile.faults)
@@ -163,9 +163,7 @@ class Faults:
         )
         for member in self.api.list(MEMBERS):
             self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
-        for each in self.api.list(REBALANCES):
-            if each["spec"].get("handover"):
-                self.api.delete(REBALANCES, each["metadata"]["name"], None)
+        self._rebalances.end()
         if self.world.trace.faults["plan cancelled"]:
             # What a user cancelled is not planned again before a wish changes.
             replicas = self.world.cluster["spec"]["replicas"]
@@ -446,39 +444,3 @@ class Faults:
         drain = self.random.random() < 0.7
         self.api.change_spec(MEMBERS, name, drain=drain)
         return self.say(f"the user sets drain: {drain}", name)
-
-    def _hand_over(self) -> bool:
-        """A user empties a member of ownership, or lets it own partitions again."""
-        members = self.api.list(MEMBERS)
-        asked = [each for each in self.api.list(REBALANCES) if each["spec"].get("handover")]
-        if not members or (asked and self.random.random() < 0.4):
-            for each in asked:
-                self.api.delete(REBALANCES, each["metadata"]["name"], None)
-            return bool(asked) and self.say("the user undoes hand-overs", "user")
-        name, to = (self.random.choice(members)["metadata"]["name"] for _ in range(2))
-        handover = {"member": name} | ({"to": to} if to != name and self.random.random() < 0.3 else {})
-        object_name = f"hand-over-{self._number}"
-        self.api.create(REBALANCES, self._rebalance(object_name, {"cluster": CLUSTER, "handover": handover}))
-        return self.say(f"the user asks for {handover}", "user")
-
-    def _rebalance(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        namespace = self.world.cluster["metadata"]["namespace"]
-        body = {"apiVersion": API_VERSION, "kind": "TabletRebalance"}
-        return body | {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-
-    def _cancel(self) -> bool:
-        """The next plan that the operator shows, a moment later."""
-
-        def shown(kind: Kind, stored: dict[str, Any], gone: bool) -> None:
-            if kind is REBALANCES and not gone:
-                self.api.changed.remove(shown)
-                self.later(self.random.uniform(0.0, 0.5), self._cancel_now, stored["metadata"]["name"])
-
-        self.api.changed.append(shown)
-        return self.say("the user is about to cancel", "user")
-
-    def _cancel_now(self, name: str) -> None:
-        if not self.over:
-            self.world.trace.faults["plan cancelled"] += 1
-            self.api.change_spec(REBALANCES, name, cancel=True)
-            self.say(f"the user cancels {name}", "user")

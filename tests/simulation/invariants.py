@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, MEMBERS, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, MEMBERS, REBALANCES, Kind
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import Stage
 from stele.core.table.table import Partition
@@ -32,6 +32,7 @@ from tests.simulation.plans import Plans
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
 from tests.simulation.reachability import Reachability
+from tests.simulation.rebalances import UserPlans
 from tests.simulation.states import STATES_WITHOUT_MIGRATION, States
 from tests.simulation.updates import Restarts
 from tests.simulation.world import World
@@ -58,6 +59,7 @@ class Rules:
         self.features = Features(world, self._check)
         self.copies = Copies(world, self._check)
         self.restarts = Restarts(world, self._check, self._is_away, self.reachability.led_since)
+        self.user_plans = UserPlans(world, self._check)
         self._rows: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
@@ -105,8 +107,11 @@ class Rules:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
                 self._stored(shard.rows, shard.epoch)
+                self.user_plans.rows()
         elif kind is CLUSTERS and not gone:
             self._desired(stored)
+        elif kind is REBALANCES and not gone:
+            self.user_plans.stored(stored)
         elif kind is MEMBERS and not gone:
             self.restarts.stored(stored, self._desired_copies())
 

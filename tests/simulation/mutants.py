@@ -18,7 +18,8 @@ from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.operations.promotion import Step as Promoting
-from stele.core.control.rebalance import planner
+from stele.core.control.progress import RebalancePhase
+from stele.core.control.rebalance import planner, user_plans
 from stele.core.control.restarts import rolling_update
 from stele.core.control.state import State, TableCursor
 from stele.core.control.table_view import TableView
@@ -453,6 +454,21 @@ def the_next_restarts_at_once() -> AbstractContextManager[Any]:
     return stack
 
 
+def moves_taken_for_done() -> AbstractContextManager[Any]:
+    """A move of a user counts as done once nothing of it is under way."""
+    return patch.object(user_plans, "_satisfied", lambda state, move: True)
+
+
+def what_is_cancelled_never_ends() -> AbstractContextManager[Any]:
+    """A plan of a user counts as busy for ever once it is cancelled."""
+    real = user_plans._busy
+
+    def busy(state: State, progress: Any) -> bool:
+        return progress.phase is RebalancePhase.CANCELLING or real(state, progress)
+
+    return patch.object(user_plans, "_busy", busy)
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -490,6 +506,8 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
     copies_begin_again: ("takeovers", 0, "no byte is copied twice for a new master"),
     adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
+    moves_taken_for_done: ("moves", 0, "moves are done before they are said to be"),
+    what_is_cancelled_never_ends: ("moves", 0, "safe, balanced and at rest in the end"),
     restarted_before_it_is_empty: ("updates", 0, "only emptied members restart"),
     the_next_restarts_at_once: ("updates", 0, "one member restarts, and every other copy is there"),
 }

@@ -73,6 +73,9 @@ HEARTBEATS = (0.2, 0.5, 1.0)
 LEASES = (2.5, 5, 12)
 """What is drawn then: seconds between heartbeats, and how many of them a lease lasts."""
 
+MOVES = ("move partitions", "cancel moves")
+"""Users name replicas to move, and change their minds."""
+
 STRIKES = ("strike a hand-over", "strike an arrival")
 """Several faults together, at a moment that is short."""
 
@@ -264,6 +267,7 @@ def _swarm(seed: int) -> Profile:
             *(name for name in STOPS if stops.random() < part / 3),
             *((PLANNED_STOP,) if planned else ()),
             *(UPDATES if updated else ()),
+            *(MOVES if random.Random(f"moves {seed}").random() < 0.15 else ()),
         ),
         rates={name: most * chance.random() for name, most in RATES.items() if chance.random() < part},
         knobs=tuple(chance.choice(values) for _, _, values in KNOBS),
@@ -364,6 +368,24 @@ def _planned(seed: int) -> Profile:
         chaos_seconds=25.0,
         calm_seconds=chance.choice((1.5, 3.0)),
         faults=(*(PLANNED_STOP,) * 3, *(name for name in others if chance.random() < 0.3)),
+    )
+
+
+def _moves(seed: int) -> Profile:
+    """Users who name replicas to move, and cancel that, while copies take long and members fail."""
+    chance = random.Random(f"moves of users {seed}")
+    others = ("kill a member", "isolate a member", "kill the master", "second master", "pause migrations")
+    more = (*others, "scale", "drain a member", "change replicas", "cancel the plan", HAND_OVER)
+    return replace(
+        _busy(seed),
+        members=4,
+        replicas=chance.choice((1, 2, 3)),
+        partitions=chance.choice((4, 12)),
+        chaos_seconds=25.0,
+        calm_seconds=chance.choice((0.5, 1.5)),
+        faults=(*MOVES * 3, *chance.sample(more, 3)),
+        rates={"copy late": chance.choice((0.0, 0.5))},
+        parallel=chance.choice((1, 5)),
     )
 
 
@@ -491,5 +513,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "swaps": _swaps,
     "takeovers": _takeovers,
     "updates": _updates,
+    "moves": _moves,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.adapters.kubernetes.api import CLUSTERS
+from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.formats import FIRST, SPOKEN
@@ -34,6 +34,7 @@ from tests.simulation.world import World
 
 SECONDS = 6.0
 """A cluster without faults has its table, and serves, by then."""
+MOVE = {"partition": 0, "to": "demo-9"}
 
 
 class Well:
@@ -240,6 +241,14 @@ def _alone_but_for_who_restarts(well: Well) -> None:
     well.rules.restarts._look_at("demo-1", well.master.state, 3)
 
 
+def _done_without_its_moves(well: Well) -> None:
+    spec = {"cluster": "demo", "moves": [MOVE]}
+    plan = {"metadata": {"name": "moves"}, "spec": spec, "status": {"phase": "Running"}}
+    well.rules.user_plans.stored(plan)
+    assert well.world.clock.failure is None
+    well.rules.user_plans.stored(plan | {"status": {"phase": "Done"}})
+
+
 BROKEN: dict[str, Callable[[Well], None]] = {
     "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
     "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
@@ -273,6 +282,7 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "only emptied members restart": lambda well: well.rules.restarts._look_at(
         well.owner, well.master.state, 2
     ),
+    "moves are done before they are said to be": _done_without_its_moves,
     "one member restarts, and every other copy is there": _alone_but_for_who_restarts,
     "copies that began are on disk": _copy_not_begun,
     "generations only grow": _generation_above_all,
@@ -372,6 +382,9 @@ UNFINISHED: dict[str, Callable[[Well], object]] = {
     "frozen=Frozen": _frozen_for_ever,
     "0 of 3 members are updated": lambda well: well.world.api.patch_status(
         CLUSTERS, "demo", {"members": {"updated": 0}}
+    ),
+    "moves is None": lambda well: well.world.api.create(
+        REBALANCES, {"metadata": {"name": "moves"}, "spec": {"cluster": "demo", "moves": [MOVE]}}
     ),
     "the status says Lost": lambda well: well.world.api.patch_status(CLUSTERS, "demo", {"phase": "Lost"}),
 }
