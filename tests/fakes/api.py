@@ -123,6 +123,15 @@ class ApiServer:
         if not any(stored["metadata"]["uid"] in owners for _, stored in self.objects.values()):
             self.delete(PODS, pod["metadata"]["name"], pod["metadata"]["uid"])
 
+    def collect_garbage(self) -> None:
+        """Delete whatever has only owners that are gone."""
+        uids = {stored["metadata"]["uid"] for _, stored in self.objects.values()}
+        for kind, stored in list(self.objects.values()):
+            meta = stored["metadata"]
+            owners = {each["uid"] for each in meta.get("ownerReferences", ())}
+            if owners and not owners & uids:
+                self.delete(kind, meta["name"], meta["uid"])
+
     def replace(self, kind: Kind, body: Object) -> Object:
         name = body["metadata"]["name"]
         stored = self.find(kind, name)

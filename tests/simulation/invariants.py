@@ -61,6 +61,7 @@ class Rules:
         self.restarts = Restarts(world, self._check, self._is_away, self.reachability.led_since)
         self.user_plans = UserPlans(world, self._check)
         self._rows: tuple[Partition, ...] = ()
+        self._lost: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
         self._epochs: dict[str, int] = {}
         self._known: dict[tuple[str, int, int], tuple[int, int]] = {}
@@ -114,6 +115,11 @@ class Rules:
             self.user_plans.stored(stored)
         elif kind is MEMBERS and not gone:
             self.restarts.stored(stored, self._desired_copies())
+
+    def forget_table(self) -> None:
+        """Nothing is stored any more: what members know is all that another table can go by."""
+        self._lost, self._rows, self._epochs = self._rows, (), {}
+        self.states.forget_members()
 
     def _epoch(self, name: str, epoch: int) -> None:
         before = self._epochs.get(name, 0)
@@ -425,7 +431,7 @@ class Rules:
     def _goes_forward(self, place: str, number: int, tablet: Any, start: int) -> None:
         """A process goes by no row that is not stored, and back to none, nor to an older term."""
         row, promised = tablet.row.version, tablet.promised
-        stored = self._rows[number].version if self._rows else 0
+        stored = max((rows[number].version for rows in (self._rows, self._lost) if rows), default=0)
         before = self._known.get((place, number, start), (0, 0))
         self._known[place, number, start] = row, promised
         text, shown = "{}: row and promise {} after {}", (place, (row, promised), before)

@@ -13,6 +13,8 @@ from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import answers, decide
 from stele.core.control.commands import OpId
+from stele.core.control import answers, decide, volumes
+from stele.core.control.commands import LearnerReport, OpId
 from stele.core.control.failover import adoption, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -469,6 +471,11 @@ def what_is_cancelled_never_ends() -> AbstractContextManager[Any]:
     return patch.object(user_plans, "_busy", busy)
 
 
+def the_first_volume_is_recovered() -> AbstractContextManager[Any]:
+    """Of each row the version of whichever volume reported it first counts, not the newest."""
+    return patch.object(volumes, "newer", lambda number, known, row: known)
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -508,7 +515,8 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
     moves_taken_for_done: ("moves", 0, "moves are done before they are said to be"),
     what_is_cancelled_never_ends: ("moves", 0, "safe, balanced and at rest in the end"),
+    the_first_volume_is_recovered: ("recoveries", 1, "what is committed stays"),
     restarted_before_it_is_empty: ("updates", 0, "only emptied members restart"),
-    the_next_restarts_at_once: ("updates", 0, "one member restarts, and every other copy is there"),
+    the_next_restarts_at_once: ("updates", 1, "one member restarts, and every other copy is there"),
 }
 """Each with what was drawn, the first seed that killed it when this was written, and the rule that saw it."""

@@ -142,7 +142,8 @@ class Profile:
 
     `without` names faults that are drawn and do not happen. `ending` is what becomes of a member for good
     when they end: one of ENDINGS but the last, or "" when all come back. `build` is what the operator and
-    the members speak with which the cluster begins.
+    the members speak with which the cluster begins. `recovered`: then the cluster's object is deleted, and
+    another one is made from its volumes, while faults go on.
     """
 
     seed: int
@@ -166,6 +167,7 @@ class Profile:
     ending: str = ""
     without: frozenset[str] = frozenset()
     build: FormatRange = SPOKEN
+    recovered: bool = False
 
     def rate(self, name: str) -> float:
         """One of RATES; 0 when it is not drawn, or left out."""
@@ -389,6 +391,25 @@ def _moves(seed: int) -> Profile:
     )
 
 
+def _recoveries(seed: int) -> Profile:
+    """Clusters that are deleted with much under way, and recovered from their volumes."""
+    chance = random.Random(f"recoveries {seed}")
+    others = ("kill a member", "cut both ways", "slow a place", "kill the master", "pause a member")
+    more = (*others, "cut the power", "change replicas", HAND_OVER, "second master", "delete a pod by force")
+    return replace(
+        _busy(seed),
+        members=chance.choice((3, 4)),
+        replicas=chance.choice((2, 2, 3)),
+        partitions=chance.choice((4, 12)),
+        chaos_seconds=chance.choice((5.0, 15.0)),
+        calm_seconds=0.5,
+        faults=("scale", "drain a member", *chance.sample(more, 4)),
+        fsync=Fsync.ALWAYS,
+        ending="",
+        recovered=True,
+    )
+
+
 def _updates(seed: int) -> Profile:
     """Members that are restarted one after the other, while others fail and users change their minds."""
     chance = random.Random(f"updates {seed}")
@@ -514,5 +535,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "takeovers": _takeovers,
     "updates": _updates,
     "moves": _moves,
+    "recoveries": _recoveries,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

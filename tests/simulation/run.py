@@ -10,6 +10,7 @@ from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
 from tests.simulation.history import LINEARIZABLE, Loss, Operation, Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.profile import SWARM, Profile, draw
+from tests.simulation.recoveries import Recovery
 from tests.simulation.trace import ANYWHERE
 from tests.simulation.world import World
 
@@ -75,6 +76,8 @@ def _both_phases(world: World) -> None:
     faults = Faults(world, harmed)
     faults.begin()
     world.clock.run(world.profile.chaos_seconds)
+    if world.profile.recovered:
+        Recovery(world, rules).run()
     faults.end()
     world.clock.run(world.clock.now + 2 * RECONSIDERED_SECONDS)
     _converge(world)

@@ -77,6 +77,10 @@ class States:
             self._since = self.world.clock.now
         self._members, self.state = members, head.state
 
+    def forget_members(self) -> None:
+        """No head is stored any more."""
+        self._members = {}
+
     # -- writes
 
     def _acknowledged(self, operation: "Operation") -> None:

@@ -29,7 +29,7 @@ from tests.simulation.trace import Trace
 SEEDS = 200
 SEEDS_AT_ONCE = 10
 KILLED_WITHIN_SEEDS = 60
-FAMILY_SEEDS = {"migrations": 2, "plans": 4}
+FAMILY_SEEDS = {"migrations": 2, "plans": 4, "updates": 4, "moves": 4, "recoveries": 4}
 FAMILY_SEEDS_ELSE = 8
 
 _DIGESTS = "from tests.simulation.run import run; print([run(seed).digest for seed in (7, 12, 17)])"
@@ -150,6 +150,7 @@ def test_a_failure_is_shrunk_to_the_kinds_of_faults_that_it_needs() -> None:
 KINDS = (
     *FAULTS,
     "plan cancelled",
+    "recover the cluster",
     "bit of a copy flipped",
     *STRIKES,
     *STOPS,
@@ -172,7 +173,14 @@ KINDS = (
 def test_every_kind_of_fault_happens() -> None:
     """None of them silently stops: within some seeds each was counted."""
     seen: set[str] = set()
-    for family, seeds in (("strikes", 4), ("damage", 4), ("stops", 4), ("mixed", 4), ("swarm", SEEDS)):
+    for family, seeds in (
+        ("recoveries", 1),
+        ("strikes", 4),
+        ("damage", 4),
+        ("stops", 4),
+        ("mixed", 4),
+        ("swarm", SEEDS),
+    ):
         for seed in range(seeds):
             result = run(seed, family)
             seen.update(result.faults)

@@ -48,6 +48,7 @@ class World:
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
         self.exchanged: list[Any] = []
+        self._cluster: dict[str, Any] = {}
         self._decoded: tuple[str, tuple[Partition, ...]] = "", ()
         self.told: list[Callable[[MasterProcess, Kind, dict[str, Any]], None]] = []
         self.heard: list[Callable[[str, int, float], None]] = []
@@ -97,7 +98,7 @@ class World:
         profile = self.profile
         return Settings(
             data_dir=Path(place),
-            cluster=self.cluster["metadata"]["uid"],
+            cluster=self.volumes_uid,
             name=place,
             heartbeat_ms=int(profile.heartbeat_seconds * 1000),
             lease_ms=int(profile.lease_seconds * 1000),
@@ -160,9 +161,15 @@ class World:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        found = self.api.find(CLUSTERS, CLUSTER)
-        assert found is not None
-        return found
+        """As it is stored, or was when it was deleted."""
+        self._cluster = self.api.find(CLUSTERS, CLUSTER) or self._cluster
+        return self._cluster
+
+    @property
+    def volumes_uid(self) -> str:
+        """The UID that the cluster's volumes have: that of the first cluster."""
+        bootstrap = self.cluster["spec"].get("bootstrap")
+        return str(bootstrap["volumes"]["clusterUID"] if bootstrap else self.cluster["metadata"]["uid"])
 
     def head(self) -> Head | None:
         stored = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table")
