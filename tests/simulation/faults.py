@@ -430,7 +430,7 @@ class Faults:
             "heartbeatSeconds": heartbeat,
             "leaseSeconds": heartbeat * self.random.choice(LEASES),
         }
-        return self._patch(failureDetection=before | changed)
+        return self.patch(failureDetection=before | changed)
 
     def _migration(self) -> dict[str, object]:
         found: dict[str, object] = self.world.cluster["spec"]["migration"]

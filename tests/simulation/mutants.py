@@ -11,10 +11,8 @@ from msgspec import structs
 
 from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control import answers, decide
-from stele.core.control.commands import OpId
 from stele.core.control import answers, decide, volumes
-from stele.core.control.commands import LearnerReport, OpId
+from stele.core.control.commands import OpId
 from stele.core.control.failover import adoption, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
