@@ -50,6 +50,12 @@ REQUEST_COMMANDS_MAX = 256
 REQUEST_BYTES = 256 * 1024
 """Commands and approximate bytes of one request to a partition; a single command may be longer."""
 
+REQUEST_WORK_BYTES = 1024 * 1024
+"""Bytes of stored values that the commands of one request read and write; the others are sent again.
+
+A short command may work on a long value: APPEND logs all of it. A single one may exceed it.
+"""
+
 LOSSES_MAX = 2
 """A request fails after its owner was lost this often, as it may be the cause."""
 

@@ -88,6 +88,19 @@ async def test_one_that_reads_nothing_takes_no_more_than_one_reply(made: Cluster
     await one.close()
 
 
+async def test_short_commands_that_write_long_values(made: Cluster) -> None:
+    """Each APPEND of one byte logs the whole value: 100 of them, in 5 KB, would be 400 MiB at once."""
+    one = await Pipe.to(made.members[0])
+    (key,) = await fill(one, [key_in(0, PARTITIONS)])
+    before = forget_peak(made.members[0].process)
+    async with asyncio.timeout(SECONDS_MAX):
+        lengths = await one.ask(*[[b"APPEND", key, b"x"]] * 100)
+    assert lengths == [4 * MIB + number for number in range(1, 101)]
+    grown = peak_bytes(made.members[0].process) - before
+    assert grown < 3 * limits.PENDING_BYTES_MAX, grown
+    await one.close()
+
+
 async def test_arguments_of_two_bytes_that_wait(made: Cluster) -> None:
     """20 MiB of requests that are not complete, on four connections: what is said is what they take."""
     waited = (await facts(made))["waiting_bytes"]

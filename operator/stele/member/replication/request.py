@@ -22,14 +22,15 @@ class Request:
 
     `index` is the operation to commit before the reply; `reads` whether a lease is needed for it; `wrote`
     whether anything was logged here, of `bytes`, by `writes` commands; `version` the row version of a
-    forwarded one; `room` the bytes that its replies may use, and `reply_bytes` those used; `losses` how many
-    owners were lost meanwhile, and `maybe_done` whether one of them may have executed it.
+    forwarded one; `room` the bytes that its replies may use, and `reply_bytes` those used; `work_bytes` those
+    of stored values that its commands read and wrote; `losses` how many owners were lost meanwhile, and
+    `maybe_done` whether one of them may have executed it.
     """
 
     __slots__ = (
         "after", "bytes", "commands", "deadline", "future", "index", "keyspace", "kind", "limit", "losses",
         "maybe_done", "order", "partition", "queued_bytes", "reads", "replies", "reply_bytes", "room",
-        "version", "writes", "wrote",
+        "version", "work_bytes", "writes", "wrote",
     )  # fmt: skip
 
     def __init__(self, kind: RequestKind, partition: int, keyspace: bytes, future: Any) -> None:
@@ -45,6 +46,7 @@ class Request:
         self.bytes = 0
         self.queued_bytes = 0
         self.reply_bytes = 0
+        self.work_bytes = 0
         self.maybe_done = False
         self.deadline = 0.0
         self.order = 0
@@ -87,7 +89,7 @@ class Request:
         self.index = 0
         self.reads = False
         self.replies = []
-        self.reply_bytes = 0
+        self.reply_bytes = self.work_bytes = 0
 
     def done(self, value: Any) -> None:
         if not self.future.done():

@@ -64,7 +64,8 @@ class CommandExecutor:
         """Execute a request; it is answered now, or once it is committed and a lease allows it."""
         if request.kind is RequestKind.EXECUTE:
             self._execute(replica, request)
-            self.turn_budget.spend(len(request.replies), request.reply_bytes + request.bytes)
+            size = max(request.reply_bytes, request.work_bytes) + request.bytes
+            self.turn_budget.spend(len(request.replies), size)
         else:
             request.reads = True
             if request.kind is RequestKind.SCAN:
@@ -92,20 +93,14 @@ class CommandExecutor:
                 pending[prefix + args[1]] = ((args[2], 0), index + len(records))
                 replies.append(OK)
                 continue
+            if request.work_bytes > limits.REQUEST_WORK_BYTES:
+                break
             if args and args[0] in _INTERNAL:
                 if not self._internal(replica, request, args, records):
                     break
                 continue
-            stored: Stored | None = None
-            if len(args) > 1:
-                data_key = prefix + args[1]
-                pending_value = pending.get(data_key) if pending else None
-                if pending_value is not None:
-                    stored = pending_value[0]
-                    # Wait for everything so far, so that a tablet's replies are sent in the order of its log.
-                    request.index = index + len(records)
-                elif (raw := self._engine.get(data_key)) is not None:
-                    stored = unpack_value(raw)
+            data_key = prefix + args[1] if len(args) > 1 else b""
+            stored = self._read(replica, request, data_key, index + len(records)) if data_key else None
             evaluation = evaluate(args, stored, now_ms)
             if type(evaluation.reply) is bytes and not request.takes(len(evaluation.reply)):
                 break  # Neither this command nor later ones run, which keeps their order.
@@ -116,6 +111,7 @@ class CommandExecutor:
                 replies.append(refusal)
             else:
                 self._log(replica, request, evaluation, records, owner.term)
+                request.work_bytes += len(records[-1])
                 pending[data_key] = (_after(evaluation), index + len(records))
                 replies.append(evaluation.reply)
         if records:
@@ -191,7 +187,8 @@ class CommandExecutor:
             return self._read(replica, request, data_key, at)
 
         reply, changes, entries, read_bytes = self._outcome(replica, request.keyspace, args, now_ms, read)
-        self.turn_budget.spend(entries, read_bytes)
+        self.turn_budget.spend(entries, 0)
+        request.work_bytes += sum(len(each.value or b"") for each in changes)
         # A fingerprint is short, but takes the time of its value.
         size = read_bytes if args[0] == FINGERPRINT else reply_bytes(reply)
         if args[0] != ONCE and not request.takes(size):
@@ -222,13 +219,19 @@ class CommandExecutor:
         return Ran(*run_once(self._engine, replica, Attempt(keyspace, args, now_ms, refusal), read), 0, 0)
 
     def _read(self, replica: Replica, request: Request, data_key: bytes, at: int) -> Stored | None:
-        """Return a value after all operations up to `at`; the reply waits for the uncommitted ones."""
+        """Return a value after all operations up to `at`, and count its bytes.
+
+        The reply to the request then waits for all of them, so that replies are sent in the order of the log.
+        """
         pending_value = replica.pending.get(data_key)
         if pending_value is not None:
-            request.index = at
-            return pending_value[0]
-        raw = self._engine.get(data_key)
-        return None if raw is None else unpack_value(raw)
+            stored, request.index = pending_value[0], at
+        else:
+            raw = self._engine.get(data_key)
+            stored = None if raw is None else unpack_value(raw)
+        if stored is not None:
+            request.work_bytes += len(stored[0])
+        return stored
 
     def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
         """Log the removal of stored entries that are expired and unchanged since; return how many."""
