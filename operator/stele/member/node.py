@@ -87,7 +87,6 @@ class Node:
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.background = Background(self.failed, wall)
         self.live_settings = LiveSettings(settings)
-        self.last_copies = LastCopies(self.background.now)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_serving(services or {})
@@ -163,6 +162,7 @@ class Node:
         replicator, router, roles, services = self.replicator, self.router, self.roles, self.services
         self.sessions = CopySessions(settings, self.live_settings, self.volume, tablets, transfer, background)
         self.ingester = Ingester(self.live_settings, self.volume, tablets, metadata, background)
+        self.last_copies = LastCopies(self.table, self.links, background.now)
         self.migrations = Migrations(
             self.live_settings,
             self.last_copies,
