@@ -18,7 +18,7 @@ from stele.member.background import Background
 from stele.member.control.last_copies import LastCopies
 from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.live_settings import LiveSettings
-from stele.member.replication.gc import drop_expired, quarantine
+from stele.member.replication.gc import BEYOND_LIMIT_S, drop_expired, quarantine
 from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -341,10 +341,10 @@ class Migrations:
         for replica in list(self._tablets.replicas.values()):
             if replica.block is None or not replica.block.quarantined:
                 continue
-            if self._last_copies.may_be_here(replica.partition):
-                continue
+            # Of those beyond the limit, newer ones are kept in any case.
+            due_s = BEYOND_LIMIT_S if self._last_copies.may_be_here(replica.partition) else now_s
             async with replica.lock:
-                block = drop_expired(self._tablets.engine, replica, now_s)
+                block = drop_expired(self._tablets.engine, replica, due_s)
                 if block is not None:
                     await self._metadata.save_block(replica, block)
 

@@ -81,6 +81,10 @@ def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
     return found_any
 
 
+BEYOND_LIMIT_S = 0.0
+"""When generations beyond QUARANTINED_MAX expire: at once."""
+
+
 def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
     """Return the superblock with its generation quarantined until then. `last` is where its log ends.
 
@@ -90,7 +94,9 @@ def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
     kept = sorted(entries, key=lambda entry: entry.until_s)[-limits.QUARANTINED_MAX :]
     return msgspec.structs.replace(
         block,
-        quarantined=tuple(e if e in kept else msgspec.structs.replace(e, until_s=0.0) for e in entries),
+        quarantined=tuple(
+            e if e in kept else msgspec.structs.replace(e, until_s=BEYOND_LIMIT_S) for e in entries
+        ),
     )
 
 
