@@ -7,6 +7,7 @@ paused one waits until it goes on. All of it is decided by one random generator,
 
 import asyncio
 import heapq
+import math
 import random
 from asyncio import events
 from collections import deque
@@ -48,7 +49,13 @@ class Clock:
 
     def later(self, delay: float, handle: "Handle") -> None:
         self._made += 1
-        heapq.heappush(self._timers, (self.now + max(0.0, delay), self._made, handle))
+        # A delay too short to change the time would let a process that waits for a moment wait for ever.
+        at = (
+            self.now + delay
+            if delay <= 0.0 or self.now + delay > self.now
+            else math.nextafter(self.now, math.inf)
+        )
+        heapq.heappush(self._timers, (max(self.now, at), self._made, handle))
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> "Handle":
         """Something that happens in the world, whatever becomes of the processes."""

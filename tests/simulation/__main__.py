@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.simulation.profile import (
+    CHANGE_ROLE,
     ENDINGS,
     FAMILIES,
     FAULTS,
@@ -146,6 +147,7 @@ def _kinds(text: str) -> frozenset[str]:
         *MOVES,
         PLANNED_STOP,
         HAND_OVER,
+        CHANGE_ROLE,
         *STRIKES,
         *RATES,
         *ENDINGS,

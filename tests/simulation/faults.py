@@ -17,7 +17,7 @@ from tests.simulation.builds import BuildFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CHANGE_DETECTION, CLUSTER, HEARTBEATS, LEASES, PLANNED_STOP
+from tests.simulation.profile import CHANGE_DETECTION, CHANGE_ROLE, CLUSTER, HEARTBEATS, LEASES, PLANNED_STOP
 from tests.simulation.rebalances import RebalanceFaults
 from tests.simulation.stops import Stops
 from tests.simulation.updates import UpdateFaults
@@ -101,6 +101,7 @@ class Faults:
             "change state": self._change_state,
             "drain a member": self._drain,
             **self._rebalances.todo,
+            CHANGE_ROLE: self._change_role,
             CHANGE_DETECTION: self._change_detection,
             "pause migrations": self._pause_migrations,
             "strike a hand-over": partial(self._strike, m.HandOver, self._strike_hand_over),
@@ -162,7 +163,7 @@ class Faults:
             CLUSTERS, CLUSTER, state="Active", migration={**self._migration(), "paused": False}
         )
         for member in self.api.list(MEMBERS):
-            self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False)
+            self.api.change_spec(MEMBERS, member["metadata"]["name"], drain=False, lite=False)
         self._rebalances.end()
         if self.world.trace.faults["plan cancelled"]:
             # What a user cancelled is not planned again before a wish changes.
@@ -444,3 +445,16 @@ class Faults:
         drain = self.random.random() < 0.7
         self.api.change_spec(MEMBERS, name, drain=drain)
         return self.say(f"the user sets drain: {drain}", name)
+
+    def _change_role(self) -> bool:
+        """Enough data members stay for all copies."""
+        members = self.api.list(MEMBERS)
+        if not members:
+            return False
+        data = sum(not each["spec"].get("lite") for each in members)
+        chosen = self.random.choice(members)
+        name, lite = chosen["metadata"]["name"], not chosen["spec"].get("lite")
+        if lite and data <= max(2, self.world.cluster["spec"]["replicas"]):
+            return False
+        self.api.change_spec(MEMBERS, name, lite=lite)
+        return self.say(f"the user sets lite: {lite}", name)

@@ -13,7 +13,7 @@ from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control import answers, decide, volumes
 from stele.core.control.commands import OpId
-from stele.core.control.failover import adoption, take_over
+from stele.core.control.failover import adoption, repair, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.operations.promotion import Promotion
@@ -474,6 +474,11 @@ def the_first_volume_is_recovered() -> AbstractContextManager[Any]:
     return patch.object(volumes, "newer", lambda number, known, row: known)
 
 
+def rows_change_while_frozen() -> AbstractContextManager[Any]:
+    """Every silent member is taken for one whose volume was wiped."""
+    return patch.object(repair, "_wiped", lambda state: frozenset(state.table.members))
+
+
 MUTANTS: dict[Plant, tuple[str, int, str]] = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     commit_before_the_destination: (SWARM, 4, "safe, balanced and at rest in the end"),
@@ -510,6 +515,7 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
     swapped_with_one_that_is_behind: ("swaps", 0, "who takes over has everything"),
     copies_begin_again: ("takeovers", 0, "no byte is copied twice for a new master"),
+    rows_change_while_frozen: ("states", 1, "rows keep silent members in a state without joining"),
     adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
     moves_taken_for_done: ("moves", 0, "moves are done before they are said to be"),
     what_is_cancelled_never_ends: ("moves", 0, "safe, balanced and at rest in the end"),

@@ -66,6 +66,9 @@ OF_THE_MASTER = ("kill the master", "kill the master at a step")
 HAND_OVER = "hand over a member"
 """A user empties a member of ownership, or takes that back."""
 
+CHANGE_ROLE = "change a role"
+"""A user makes a member lite, or a data member again."""
+
 CHANGE_DETECTION = "change failure detection"
 """Heartbeats and leases become longer or shorter while members run."""
 
@@ -514,6 +517,28 @@ def _takeovers(seed: int) -> Profile:
     )
 
 
+def _states(seed: int) -> Profile:
+    """Users change the cluster state and the roles of members, while members go and come back."""
+    chance = random.Random(f"states {seed}")
+    others = ("kill a member", "isolate a member", "delete a pod", "kill the master")
+    return replace(
+        _swarm(seed),
+        members=chance.choice((3, 4, 5)),
+        replicas=chance.choice((1, 2, 2, 3)),
+        grace_seconds=chance.choice((0, 5)),
+        chaos_seconds=chance.choice((40.0, 80.0)),
+        calm_seconds=chance.choice((3.0, 6.0)),
+        faults=(
+            "change state",
+            CHANGE_ROLE,
+            "keep a member down",
+            *chance.sample(others, 3),
+            *chance.choice(((), ("scale",))),
+        ),
+        ending=chance.choice(("", "", "stay dead")),
+    )
+
+
 def _turned(knobs: tuple[float, ...], **values: float) -> tuple[float, ...]:
     """These limits, but for those that are named."""
     return tuple(values.get(name, knob) for (_, name, _), knob in zip(KNOBS, knobs, strict=True))
@@ -536,5 +561,6 @@ FAMILIES: Mapping[str, Callable[[int], Profile]] = {
     "updates": _updates,
     "moves": _moves,
     "recoveries": _recoveries,
+    "states": _states,
 }
 """What is drawn: small clusters with everything that goes wrong, or one thing that is rare in those."""

@@ -22,7 +22,7 @@ Check = Callable[..., None]
 MayBeLost = Callable[[int, int, int], bool]
 IsWhole = Callable[[int, int], bool]
 
-SETTLED_SECONDS = 20.0
+SETTLED_SECONDS = 10.0
 """A promotion that began before a state was in force ends within this time."""
 
 
