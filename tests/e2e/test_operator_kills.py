@@ -7,7 +7,7 @@ import pytest
 from e2e.scenarios import operator_kills
 from e2e.scenarios.operator_kills import MIB, Join, Outcome
 
-COPIED_MEBIBYTES, KILLS = 96, 3
+COPIED_MEBIBYTES, KILLS = 32, 1
 """Smaller than what docs/internals/benchmarks.md publishes."""
 
 
