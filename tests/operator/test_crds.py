@@ -428,7 +428,7 @@ def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str
     ("kind", "columns"),
     [
         ("stc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
-        ("stm", "NAME CLUSTER STATE OWNED BACKUPS BYTES DRAIN SAFE-TO-EVICT RESTARTS AGE"),
+        ("stm", "NAME CLUSTER STATE OWNED BACKUPS BYTES FREE DRAIN SAFE-TO-EVICT RESTARTS AGE"),
         ("str", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
     ],
 )

@@ -9,7 +9,6 @@ from stele.wire.resp import (
     ARGUMENTS_MAX,
     REQUEST_BYTES_MAX,
     RequestReader,
-    encode_map,
     encode_reply,
     encode_request,
 )
@@ -108,6 +107,6 @@ def test_replies(reply, resp2, resp3):
 
 def test_maps():
     out = []
-    encode_map({b"a": 1}, out, resp3=True)
-    encode_map({b"a": 1}, out, resp3=False)
+    encode_reply({b"a": 1}, out, resp3=True)
+    encode_reply({b"a": 1}, out, resp3=False)
     assert b"".join(out) == b"%1\r\n$1\r\na\r\n:1\r\n*2\r\n$1\r\na\r\n:1\r\n"

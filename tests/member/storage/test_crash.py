@@ -238,7 +238,7 @@ def generations(engine: RocksEngine, partition: int) -> set[int]:
 
 
 async def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
-    env = MemberProcess(0, "127.0.0.2", tmp_path, [1, 2, 3, 4, 5]).environment()
+    env = MemberProcess(0, "127.0.0.2", tmp_path, [1, 2, 3, 4, 5, 6]).environment()
     for value, problem in (
         ("nowhere", "it must be one of file.aside, "),
         ("write.logged:0", "from 1 to 10^9"),
