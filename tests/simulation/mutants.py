@@ -11,7 +11,7 @@ from msgspec import structs
 
 from stele.adapters.kubernetes import table_store
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
-from stele.core.control import answers, decide, volumes
+from stele.core.control import answers, decide
 from stele.core.control.commands import OpId
 from stele.core.control.failover import adoption, repair, take_over
 from stele.core.control.failure_detector import MemberLiveness, Timing
@@ -469,11 +469,6 @@ def what_is_cancelled_never_ends() -> AbstractContextManager[Any]:
     return patch.object(user_plans, "_busy", busy)
 
 
-def the_first_volume_is_recovered() -> AbstractContextManager[Any]:
-    """Of each row the version of whichever volume reported it first counts, not the newest."""
-    return patch.object(volumes, "newer", lambda number, known, row: known)
-
-
 def rows_change_while_frozen() -> AbstractContextManager[Any]:
     """Every silent member is taken for one whose volume was wiped."""
     return patch.object(repair, "_wiped", lambda state: frozenset(state.table.members))
@@ -519,7 +514,6 @@ MUTANTS: dict[Plant, tuple[str, int, str]] = {
     adopted_on_earlier_reports: (SWARM, 4, "no lower epoch is obeyed"),
     moves_taken_for_done: ("moves", 0, "moves are done before they are said to be"),
     what_is_cancelled_never_ends: ("moves", 0, "safe, balanced and at rest in the end"),
-    the_first_volume_is_recovered: ("recoveries", 1, "what is committed stays"),
     restarted_before_it_is_empty: ("updates", 0, "only emptied members restart"),
     the_next_restarts_at_once: ("updates", 1, "one member restarts, and every other copy is there"),
 }

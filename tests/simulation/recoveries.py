@@ -26,8 +26,9 @@ class Recovery:
         world.trace.faults["recover the cluster"] += 1
         world.trace.note("user", "! the user deletes the cluster")
         world.api.remove(CLUSTERS, CLUSTER)
-        if world.master is not None:
-            world.master.kill()
+        for master in world.masters:
+            # Each ends its loop, as the supervisor does when a cluster is gone.
+            master.kill()
         until = world.clock.now + GONE_SECONDS
         while world.clock.now < until:
             world.api.collect_garbage()
