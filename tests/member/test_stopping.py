@@ -214,7 +214,7 @@ async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) 
     (tmp_path / "m0").mkdir()
     handle = os.open(tmp_path / "m0" / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4, 5])
+    member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4, 5, 6])
     await member.start()
     await eventually(
         lambda: asyncio.sleep(0, member.log()), lambda text: "is used by another process" in text
