@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stele.adapters.kubernetes.api import Api, Kind
+from stele.adapters.kubernetes.api import NODES, Api, Kind
 from tests.operator.pods import PodWatch
 
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
 }
 
 BINDINGS = Kind("v1", "bindings", "Binding")
+NODE = "node"
 
 _networks = itertools.count(os.getpid() % 200)
 
@@ -62,8 +63,12 @@ class RealKubelet(PodWatch):
             await self._start(name, container)
 
     async def _bind(self, name: str) -> None:
-        """A Pod without a node would be gone as soon as it is deleted."""
-        body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "node"}}
+        """A Pod without a node would be gone as soon as it is deleted; one on a lost node is replaced."""
+        if await self._api.find(NODES, "", NODE) is None:
+            await self._api.create(
+                NODES, "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+            )
+        body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": NODE}}
         await self._api.create(BINDINGS, self._namespace, {"apiVersion": "v1", "kind": "Binding", **body})
 
     async def _start(self, name: str, container: dict[str, Any]) -> None:

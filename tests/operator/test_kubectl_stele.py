@@ -110,7 +110,7 @@ def test_status(ask: Run, stored: str) -> None:
 
 def test_members(ask: Run, stored: str) -> None:
     listed = ask("members", "demo", "-n", stored).out.splitlines()
-    assert listed[4].split() == ["demo-3", "demo", "Unreachable", "200", "200", "1.5", "MB", "no", "-"]
+    assert listed[4].split() == ["demo-3", "demo", "Unreachable", "200", "200", "1.5", "MB", "-", "no", "-"]
     found = ask("members", "-n", stored, "-o", "json").json["members"]
     assert [each["name"] for each in found] == ["demo-0", "demo-1", "demo-2", "demo-3", "demo-4"]
     assert found[3]["state"] == "Unreachable"
