@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import redis
 
 from e2e.cluster import cache, kind
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, step
 from e2e.demo import stage
 from e2e.demo.resp import Endpoint
@@ -52,6 +54,8 @@ def run(folder: Path, entries: int = ENTRIES) -> Outcome:
     case = Case(wanted, endpoint, entries)
     try:
         case.write()
+        with step("wait until each claim has a copy of the spec"):
+            case.wait_for_copies()
         with step("delete the TabletCluster and recover it"):
             uid = case.delete()
             case.recover(uid)
@@ -94,6 +98,16 @@ class Case:
         for kind_ in ("pod", "configmap"):
             self.kubectl("wait", "--for=delete", kind_, selector, limit)
         return uid
+
+    def wait_for_copies(self) -> None:
+        """The operator writes them some seconds after the table exists."""
+        path = r"{range .items[*]}{.metadata.annotations.stele\.dev/cluster-spec}{'\n'}{end}"
+        words = ("get", "persistentvolumeclaim", f"--selector={stage.CLUSTER_LABEL}={CLUSTER}")
+        end = time.monotonic() + READY_SECONDS_MAX
+        while not all(self.kubectl(*words, f"--output=jsonpath={path}").split("\n")[: self._wanted.members]):
+            if time.monotonic() > end:
+                raise ClusterError(f"no copy of the spec on the claims within {READY_SECONDS_MAX} s")
+            time.sleep(1.0)
 
     def wait(self, condition: str) -> None:
         limit = f"--timeout={READY_SECONDS_MAX}s"
