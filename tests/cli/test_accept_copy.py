@@ -69,7 +69,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(accept_copy.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(accept_copy, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(accept_copy, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(accept_copy, "WAIT_SECONDS", 0.2)
     return made
 

@@ -50,7 +50,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(promote.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(promote, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(promote, "POLL_SECONDS", 0.0)
     return made
 
 

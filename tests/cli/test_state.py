@@ -51,7 +51,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(state.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(state, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(state, "POLL_SECONDS", 0.0)
     return made
 
 

@@ -9,7 +9,7 @@ import typer
 
 from stele.cli import output as out
 from stele.cli.cluster_view import read_cluster
-from stele.cli.options import Where
+from stele.cli.options import POLL_SECONDS, Where
 from stele.cli.tablets import op_text
 from stele.errors import BadInput
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from stele.wire.admin import QuarantinedTablet, TabletFacts
 
 WAIT_SECONDS = 30.0
-LOOK_SECONDS = 1.0
-"""How long, and how often, the command looks whether the operator has made the copy the owner."""
+"""How long the command waits until the operator has made the copy the owner."""
 
 
 @dataclass(frozen=True)
@@ -133,4 +132,4 @@ async def _accept(console: "Console", member: str, path: str, lost: _Lost) -> bo
             return row.owner == lost.index
         if time.monotonic() > end:
             return False
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

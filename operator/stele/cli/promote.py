@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import Where, on_cluster
+from stele.cli.options import POLL_SECONDS, Where, on_cluster
 from stele.errors import BadInput, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 600.0
 """Seconds that --wait waits for the promotion."""
-LOOK_SECONDS = 1.0
-"""Seconds between two looks."""
 
 
 @on_cluster
@@ -86,5 +84,5 @@ async def _wait(console: "Console", name: str) -> str:
         if (line := _ready(member)[1]) != shown:
             print(f"waits: {line}")
         shown = line
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     raise Unavailable(f"{name} is not promoted after {WAIT_SECONDS_MAX:g} s: {shown}")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import Where, on_cluster
+from stele.cli.options import POLL_SECONDS, Where, on_cluster
 from stele.core.control.commands import ClusterState
 from stele.errors import Unavailable
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS_MAX = 600.0
 """Seconds that --wait waits until a state is in force."""
-LOOK_SECONDS = 1.0
-"""Seconds between two looks."""
 
 
 @on_cluster
@@ -91,5 +89,5 @@ async def _wait(console: "Console", name: str, wanted: ClusterState) -> str:
         if (line := _in_force(cluster)) != shown:
             print(line)
         shown = line
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     raise Unavailable(f"{wanted.value} is not in force after {WAIT_SECONDS_MAX:g} s: {shown}")
