@@ -144,6 +144,11 @@ def wrong_number(name: bytes) -> Failure:
     return Failure("ERR", f"wrong number of arguments for '{text_of(name).lower()}' command")
 
 
+def has_arity(arity: int, args: Args) -> bool:
+    """Return whether the number of arguments fits, as in Redis: a negative arity is a minimum."""
+    return len(args) == arity if arity > 0 else len(args) >= -arity
+
+
 def too_large(args: Args) -> Failure | None:
     """Return the error for a single-key command with too many arguments or bytes, None when it fits."""
     if len(args) > ARGUMENTS_MAX:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from stele.core.kv.commands import ARITIES, Failure, Reply, Simple, too_large, wrong_number
+from stele.core.kv.commands import ARITIES, Failure, Reply, Simple, has_arity, too_large, wrong_number
 from stele.core.kv.dedup import ARITY, ONCE, WRONG_NUMBER
 from stele.core.kv.keyslot import partition_of
 from stele.member import limits
@@ -120,8 +120,7 @@ class Segment:
         if name == ONCE:
             self._add_once(request)
             return
-        arity = ARITIES[name]
-        if len(request) != arity if arity > 0 else len(request) < -arity:
+        if not has_arity(ARITIES[name], request):
             self.answers.append(wrong_number(name))
             return
         self._add_one(request, request[1])

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply
+from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply, has_arity
 from stele.core.kv.keyslot import partition_of, slot_of
 from stele.core.kv.transaction import FINGERPRINT
 from stele.errors import Corrupt, Unavailable
@@ -32,7 +32,6 @@ from stele.member.resp.transactions import (
     NOT_QUEUED,
     TRANSACTION_ARITIES,
     Queue,
-    has_arity,
 )
 from stele.wire.resp import Answer, Request, encode_reply
 

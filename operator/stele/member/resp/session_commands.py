@@ -11,6 +11,7 @@ from stele.core.kv.commands import (
     ARITIES,
     Failure,
     Simple,
+    has_arity,
     is_write,
     parse_integer,
     text_of,
@@ -22,7 +23,7 @@ from stele.member.resp.info import REDIS_VERSION, info
 from stele.member.resp.match import read_pattern
 from stele.member.resp.multi_key import MANY_KEYS
 from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
-from stele.member.resp.transactions import TRANSACTION_ARITIES, Transaction, has_arity
+from stele.member.resp.transactions import TRANSACTION_ARITIES, Transaction
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Answer, Request

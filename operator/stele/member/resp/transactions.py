@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from stele.core.kv.commands import ARITIES, Failure, Reply, Simple, text_of, too_large, wrong_number
+from stele.core.kv.commands import (
+    ARITIES,
+    Failure,
+    Reply,
+    Simple,
+    has_arity,
+    text_of,
+    too_large,
+    wrong_number,
+)
 from stele.core.kv.transaction import (
     EXEC,
     TRANSACTION_BYTES_MAX,
@@ -102,11 +111,6 @@ def _split(name: bytes, request: Request) -> tuple[list[Request], Combine | None
 
 def _join(combine: Combine | None, replies: list[Reply]) -> Reply:
     return replies[0] if combine is None else combine(replies)
-
-
-def has_arity(arity: int, request: Request) -> bool:
-    """Return whether the number of arguments fits, as in Redis: a negative arity is a minimum."""
-    return len(request) == arity if arity > 0 else len(request) >= -arity
 
 
 @dataclass(slots=True)
