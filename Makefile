@@ -14,10 +14,11 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 SECONDS ?= 300
 
-# Two at once. What waits for leases of a control plane runs one after the other, with the machine to itself.
-FAST_TESTS := .venv/bin/pytest -n 2 --dist worksteal -m 'not control_plane and not cluster'
+# Three at once, also on two cores: many tests wait for leases and disks, and leave the processor to others.
+TESTS := $(PY) -m tests.run
+FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy cluster images crds simulate clean
+.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -49,9 +50,9 @@ test: setup lint docs ## Every test: unit, golden, property, contract, real cont
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
 	$(FAST_TESTS) $(PYTEST_ARGS)
-	.venv/bin/pytest -m control_plane $(PYTEST_ARGS)
+	$(TESTS) -n 3 --dist worksteal -m control_plane $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
-	.venv/bin/pytest -m cluster $(PYTEST_ARGS)
+	$(TESTS) -m cluster $(PYTEST_ARGS)
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
 	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)" $(if $(WITHOUT),--without "$(WITHOUT)") $(if $(UNTIL),--until "$(UNTIL)")
@@ -79,6 +80,9 @@ bench-member: setup ## One member beside redis-server; its log, start and tablet
 
 bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcast and Infinispan (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench copy $(BENCH_ARGS)
+
+bench-steady: setup ## Requests of three members at rest, beside Hazelcast and Infinispan (BENCH_ARGS as above)
+	@$(PY) -m e2e.bench steady $(BENCH_ARGS)
 
 cluster: setup ## The test cluster alone
 	@$(PY) -m e2e.cluster up

@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from e2e.bench import peers
 from e2e.bench.copy_rig import MemberRig, member_rig, spec_of
+from e2e.bench.grid import Grid, log_of
 from e2e.bench.talk import Talker
-from e2e.cluster import cache
 from e2e.cluster.steps import say
 
 SYSTEMS = ("stele", "hazelcast", "infinispan")
@@ -28,23 +25,12 @@ REPLICAS = 2
 VALUE_BYTES = 16_384
 RATE = 500
 CLIENT_THREADS = 8
-HEAP = "1536m"
 LOAD_SECONDS_MAX = 300.0
 SAFE_SECONDS_MAX = 240
 WARM_SECONDS = {"stele": 3.0, "hazelcast": 10.0, "infinispan": 10.0}
 QUIET_SECONDS = 5.0
 LAG_SECONDS_MAX = 0.05
 IDLE_SECONDS_MAX = 20.0
-# What Hazelcast's manual asks for on a JVM with modules.
-OPENS = [
-    "--add-modules=java.se",
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "--add-opens=java.base/java.lang=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.management/sun.management=ALL-UNNAMED",
-    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
-    "-Djava.net.preferIPv4Stack=true",
-]
 
 Owners = Sequence[Sequence[object]]
 
@@ -69,8 +55,8 @@ def measure(system: str, data_bytes: int) -> dict[str, Any]:
     say(f"{system}: a member joins three with {data_bytes >> 20} MiB")
     if system == "stele":
         return asyncio.run(_ours(data_bytes))
-    with _grid(system) as grid:
-        return _observe(system, data_bytes, grid.clients, grid.join)
+    with Grid(system, PARTITIONS) as grid:
+        return _observe(system, data_bytes, grid.clients, lambda: _join(grid))
 
 
 # -- clients, the same for all systems
@@ -145,7 +131,7 @@ async def _ours(data_bytes: int) -> dict[str, Any]:
             *(f"{host}:{port}" for host, port in rig.hosts()),
         ]
         loop = asyncio.get_running_loop()
-        with Talker("The clients", command, _log("stele-clients")) as clients:
+        with Talker("The clients", command, log_of("stele-clients")) as clients:
 
             def join() -> Joined:
                 return asyncio.run_coroutine_threadsafe(_join_ours(rig), loop).result()
@@ -181,41 +167,13 @@ async def _told(rig: MemberRig) -> dict[str, Any]:
 # -- Hazelcast and Infinispan
 
 
-class _Grid:
-    """Members as JVMs and the clients' process."""
-
-    def __init__(self, system: str, folder: Path, stack: ExitStack) -> None:
-        self._system, self._folder, self._stack = system, folder, stack
-        self._members = [self.start(0)]
-        self._members += [self.start(number) for number in (1, 2)]
-        self.clients = self.start(-1)
-
-    def start(self, number: int) -> Talker:
-        name = f"{self._system}-{'clients' if number < 0 else number}"
-        words = [*OPENS, "stele.bench.Node", self._system, str(number), str(PARTITIONS)]
-        talker = self._stack.enter_context(Talker(name, peers.java(self._folder, HEAP, *words), _log(name)))
-        talker.answer("its start")
-        return talker
-
-    def join(self) -> Joined:
-        first = self._members[0]
-        before = first.ask("table")["rows"]
-        first.ask("mark")
-        begun = time.monotonic()
-        first.send("await", 4, SAFE_SECONDS_MAX)
-        self._members.append(self.start(3))
-        told = first.answer("await", SAFE_SECONDS_MAX + 10.0)
-        after = first.ask("table")["rows"]
-        return Joined(begun, told["view"] / 1e9, told["safe"] / 1e9, moved(before, after))
-
-
-@contextmanager
-def _grid(system: str) -> Iterator[_Grid]:
-    with ExitStack() as stack:
-        yield _Grid(system, peers.ensure(), stack)
-
-
-def _log(name: str) -> Path:
-    path = cache.root() / "logs" / f"bench-{name}.log"
-    path.unlink(missing_ok=True)
-    return path
+def _join(grid: Grid) -> Joined:
+    first = grid.members[0]
+    before = first.ask("table")["rows"]
+    first.ask("mark")
+    begun = time.monotonic()
+    first.send("await", 4, SAFE_SECONDS_MAX)
+    grid.members.append(grid.start(3))
+    told = first.answer("await", SAFE_SECONDS_MAX + 10.0)
+    after = first.ask("table")["rows"]
+    return Joined(begun, told["view"] / 1e9, told["safe"] / 1e9, moved(before, after))

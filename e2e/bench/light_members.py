@@ -15,6 +15,7 @@ from aiohttp import web
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
+from stele.core.copy.states import CopyState
 from stele.core.delta import DeltaLog
 from stele.core.formats import SPOKEN
 from stele.core.table.table import Stamp
@@ -94,7 +95,7 @@ class LightMember:
                 )
 
     def _StartTabletCopy(self, c: m.StartTabletCopy) -> Result:  # noqa: N802
-        self.copies[c.partition] = m.CopyReport(c.id, c.partition, c.base, m.CopyState.STARTED, 1)
+        self.copies[c.partition] = m.CopyReport(c.id, c.partition, c.base, CopyState.STARTED, 1)
         self._note(c.partition, TabletState.READY)
         return Result(generation=1)
 

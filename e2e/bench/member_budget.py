@@ -26,10 +26,13 @@ from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.process import open_volume
 from stele.member.replication.delayed_replies import DelayedReplies
+from stele.member.replication.log_writer import LogWriter
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.resp.batching import BatchCollector, PartitionBatch
-from stele.member.resp.server import RespServer, RespServerLimits, _Connection
+from stele.member.resp.connection import ClientConnection, ClientPort
+from stele.member.resp.limits import RespServerLimits
+from stele.member.resp.server import RespServer
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Fsync, Settings
@@ -49,14 +52,14 @@ STAGES: dict[str, list[tuple[type, str]]] = {
     "find the owner": [(RequestRouter, "start")],
     "evaluate": [(CommandExecutor, "run"), (CommandExecutor, "read_now")],
     "log in memory": [(Replicator, "append")],
-    "log to RocksDB": [(TabletStore, "write")],
+    "log to RocksDB": [(LogWriter, "write")],
     "commit": [(Replicator, "_pump"), (Owner, "advance"), (Owner, "applied")],
     "apply": [(TabletStore, "apply")],
     "look up": [(WriteBack, "get")],
     "data to RocksDB": [(WriteBack, "write_out")],
     "collect replies": [(DelayedReplies, "applied"), (PartitionBatch, "set_result")],
-    "encode and write replies": [(_Connection, "_answer")],
-    "rest of the RESP server": [(_Connection, "data_received")],
+    "encode and write replies": [(ClientConnection, "_answer")],
+    "rest of the RESP server": [(ClientConnection, "data_received")],
 }
 
 
@@ -155,7 +158,7 @@ class Crowd:
         self._server = RespServer(node.router, RespServerLimits(), node.command_executor.turn_budget)
         self._pipeline = pipeline
         self._wires = [Wire() for _ in range(connections)]
-        self._connections = [_Connection(self._server, cluster=False) for _ in range(connections)]
+        self._connections = [ClientConnection(self._server, ClientPort.ANY) for _ in range(connections)]
         for connection, wire in zip(self._connections, self._wires, strict=True):
             connection.connection_made(wire)  # type: ignore[arg-type]
         self._random = random.Random(1)

@@ -17,6 +17,8 @@ from e2e.bench import machine
 from e2e.bench.errors import BenchError
 from e2e.cluster.errors import MachineUnfitError
 from stele.core.control import commands as m
+from stele.core.formats import SPOKEN
+from stele.core.kv.keyspaces import Catalog
 from stele.wire import control as wire
 
 CLUSTER = "99999999-2222-3333-4444-555555555555"
@@ -161,6 +163,7 @@ class Member(Program):
             self.transfer_port,
             self.metrics_port,
             self.cluster_port,
+            self.read_port,
         ) = ports
         self.folder = folder / f"m{index}"
         self.fsync = fsync
@@ -175,6 +178,7 @@ class Member(Program):
             "STELE_BIND": self.host,
             "STELE_RESP_PORT": str(self.port),
             "STELE_CLUSTER_PORT": str(self.cluster_port),
+            "STELE_READ_PORT": str(self.read_port),
             "STELE_PEER_PORT": str(self.peer_port),
             "STELE_ADMIN_PORT": str(self.admin_port),
             "STELE_TRANSFER_PORT": str(self.transfer_port),
@@ -214,7 +218,7 @@ class Stage:
 
     def form(self, members: int, fsync: str) -> None:
         """Start members, assign the partitions in turn, wait until all are served."""
-        ports = free_ports(6)
+        ports = free_ports(7)
         for index in range(members):
             self.members.append(Member(self.folder, index, ports, fsync))
             self.members[-1].start()
@@ -226,13 +230,13 @@ class Stage:
         self.form_seconds = time.monotonic() - begin
 
     def _hello(self, member: Member) -> bool:
-        request = m.ExchangeRequest(format=1, cluster=CLUSTER, epoch=1, recipient="")
+        request = m.ExchangeRequest(format=SPOKEN.most, cluster=CLUSTER, epoch=1, recipient="")
         reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
         member.uuid = reply.uuid
         return reply.code == "OK"
 
-    def publish(self) -> None:
-        """Tell every member the whole table."""
+    def publish(self, catalog: Catalog | None = None) -> None:
+        """Tell every member the whole table, and the catalog of keyspaces if there is one."""
         number = len(self.members)
         rows = tuple(
             m.Row(p, 1, tuple((p + i) % number for i in range(self.replicas))) for p in range(self.partitions)
@@ -242,9 +246,9 @@ class Stage:
         )
         for member in self.members:
             request = m.ExchangeRequest(
-                format=1, cluster=CLUSTER, epoch=1, recipient=member.uuid, self_index=member.index,
+                format=SPOKEN.most, cluster=CLUSTER, epoch=1, recipient=member.uuid, self_index=member.index,
                 partitions=self.partitions, replicas=self.replicas, state="Active", member_list_version=1,
-                members=infos, rows=rows, full=True,
+                members=infos, rows=rows, full=True, catalog=catalog,
             )  # fmt: skip
             reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
             if reply.code != "OK":

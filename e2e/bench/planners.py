@@ -10,7 +10,8 @@ from e2e.bench.peers import Peers
 from e2e.bench.planning_cases import Case, Event
 from e2e.bench.quality import Quality, Rows, check, judge
 from e2e.bench.timing import Sample, median, timed
-from stele.core.placement.assignment import DataMember, assign
+from stele.core.placement.assignment import assign
+from stele.core.placement.members import DataMember
 from stele.core.placement.plan import Plan, plan
 from stele.core.table.table import Partition, PartitionTable, Replicas, trimmed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from e2e.cluster import cache, doctor, images, kind, node_image, programs
+from e2e.cluster import cache, debian, doctor, images, kind, node_image, programs
 from e2e.cluster.command_line import EXIT_OK, choose_cluster, exit_code_of, grammar
 
 _DESCRIPTION = """\
@@ -65,8 +65,8 @@ def _programs(_: argparse.Namespace) -> None:
 
 def _doctor(_: argparse.Namespace) -> None:
     doctor.check_user()
-    doctor.check(cluster_exists=bool(kind.status().nodes))
-    print("This machine has all that the test cluster needs.")
+    doctor.check(bool(kind.status().nodes), {**debian.PACKAGES, **debian.TEST_PACKAGES})
+    print("This machine has all that the test cluster and the tests need.")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     command(
         "programs", _programs, "build kubectl, helm, kind, kube-apiserver, etcd ... and print their folder"
     )
-    command("doctor", _doctor, "check whether this machine can run the cluster, and say what it lacks")
+    command("doctor", _doctor, "check whether this machine can run cluster and tests, and say what it lacks")
     return top
 
 

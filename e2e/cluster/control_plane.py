@@ -89,10 +89,10 @@ class ControlPlane:
         found: dict[str, Any] = json.loads(self.kubectl("get", "-n", namespace, kind, name, "-o", "json"))
         return found
 
-    def install_crds(self) -> None:
+    def install_crds(self, folder: Path = REPOSITORY / "crds") -> None:
         """Install Stele's resources and wait until they are served."""
-        self.kubectl("apply", "-f", str(REPOSITORY / "crds"))
-        self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(REPOSITORY / "crds"))
+        self.kubectl("apply", "-f", str(folder))
+        self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
 
 
 def documents(*objects: Mapping[str, Any]) -> str:

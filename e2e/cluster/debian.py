@@ -30,6 +30,15 @@ PACKAGES = {
     "iptables": "iptables",
     # Clients that are not ours, for the tests and the steps by hand.
     "redis-tools": "redis-cli",
+    # Redis' own tests are written in Tcl.
+    "tcl": "tclsh",
+}
+# What tests use that need no cluster: clients of others, and what builds them. (Go is no package here, as
+# Debian's is too old.)
+TEST_PACKAGES = {
+    "default-jdk-headless": "javac",
+    "maven": "mvn",
+    "prometheus-redis-exporter": "prometheus-redis-exporter",
 }
 INSTALL_SECONDS_MAX = 900.0
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +118,12 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / GIBIBYTE:.1f} GiB"
 
 
-def check(cluster_exists: bool = False) -> None:
+def check(cluster_exists: bool = False, packages: Mapping[str, str] = debian.PACKAGES) -> None:
     """Raise `MachineUnfitError` with every problem of this machine, one a line; return when there is none.
 
     When the cluster is there, its port is in use by itself and most of the disk is spent already.
     """
-    facts = probe(() if cluster_exists else HOST_PORTS)
+    facts = probe(() if cluster_exists else HOST_PORTS, packages)
     found = problems(facts, _disk_needed_bytes(cluster_exists))
     if found:
         raise MachineUnfitError("\n".join(found))
@@ -142,14 +142,14 @@ def check_user() -> None:
         raise MachineUnfitError("\n".join(found))
 
 
-def probe(ports: Sequence[int] = HOST_PORTS) -> Facts:
+def probe(ports: Sequence[int] = HOST_PORTS, packages: Mapping[str, str] = debian.PACKAGES) -> Facts:
     """Look at this machine; changes nothing."""
     place = _existing(cache.root())
     version, toolchain = _go()
     return Facts(
         system=platform.system(),
         root=os.geteuid() == 0,
-        missing_packages=debian.missing_packages(),
+        missing_packages=debian.missing_packages(packages),
         can_install=debian.can_install(),
         go_version=version,
         go_toolchain=toolchain,

@@ -206,6 +206,26 @@ def paused() -> Iterator[None]:
         _wait()
 
 
+def stop_node(node: str) -> None:
+    """Stop a node of our own cluster, and all that runs there, at once; its disk stays for `start_node`."""
+    stop = [_engine().program, "stop", "--time", "0", node]
+    run(stop, _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
+
+
+def start_node(node: str) -> None:
+    """Let a stopped node join as a new one, with its disk and without taints, and wait until all is ready."""
+    forget = ["kubectl", "delete", "node", node, "--ignore-not-found"]
+    run(forget, _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
+    run([_engine().program, "start", node], _log(), env=env(), seconds_max=PAUSE_SECONDS_MAX)
+    run(
+        ["kubectl", "wait", "--for=create", f"node/{node}", f"--timeout={READY_SECONDS_MAX}s"],
+        _log(),
+        env=env(),
+        seconds_max=READY_SECONDS_MAX + ANSWER_SECONDS_MAX,
+    )
+    _wait()
+
+
 def kubeconfig() -> Path:
     """The kubeconfig of the cluster in use: the user's when given, else our own. It need not exist yet."""
     given = external.given()

@@ -27,6 +27,8 @@ READ_RETRY_SECONDS = 0.5
 ERROR_TEXT_MAX = 400
 ENDLESS = aiohttp.ClientTimeout(total=None)
 GROUP = "/apis/stele.dev/v1alpha1"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+"""Label and taint of nodes that are no workers."""
 
 
 async def kubectl(env: Mapping[str, str], *words: str, seconds_max: float = KUBECTL_SECONDS_MAX) -> str:
@@ -141,3 +143,9 @@ async def _wait_for(socket: Path, process: asyncio.subprocess.Process) -> None:
         pass
     if not socket.exists():
         raise DemoError("kubectl proxy does not start; try `kubectl proxy` by hand to see why.")
+
+
+async def workers(api: Api) -> set[str]:
+    """The names of nodes that are not of the control plane."""
+    nodes = [each["metadata"] for each in await api.list("/api/v1/nodes")]
+    return {each["name"] for each in nodes if CONTROL_PLANE not in each["labels"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,11 +14,13 @@ from typing import Any
 
 from e2e.demo.clients import Clients
 from e2e.demo.errors import DemoError
-from e2e.demo.kube import GROUP, Api, command, kubectl
+from e2e.demo.kube import GROUP, Api, command, kubectl, workers
 from e2e.demo.progress import Board, Snapshot
 from e2e.demo.settings import (
+    COPY_NOTHING,
     DRAIN_SECONDS_MAX,
     KILL_POLL_SECONDS,
+    NO_SUCH_IMAGE,
     OPERATOR_NAMESPACE,
     POLL_SECONDS,
     RESTART_SECONDS_MAX,
@@ -28,7 +31,8 @@ from e2e.demo.settings import (
     Settings,
 )
 from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL, HELM_SECONDS_MAX, upgrade_command
-from e2e.demo.state import Moves, MoveTracker, conditions_text, unsafe_reason
+from e2e.demo.state import Moves, MoveTracker, condition, conditions_text, unsafe_reason
+from e2e.demo.verify import read_table
 from e2e.demo.victims import Container, container_of, kill, runs
 
 KILL_FROM, KILL_UPTO = 0.2, 0.8
@@ -40,7 +44,8 @@ class PhaseResult:
     """What happened in one phase. `error` is why it did not come to its end.
 
     `open_at_kill`: moves that were not done yet when the operator had been killed; None when it was not
-    killed.
+    killed. `members_missing`: how many members, at most, rows of the partition table lacked at
+    one time; None when nobody looked.
     """
 
     name: PhaseName
@@ -49,6 +54,7 @@ class PhaseResult:
     events: list[str] = field(default_factory=list)
     error: str = ""
     open_at_kill: int | None = None
+    members_missing: int | None = None
 
 
 class Phases:
@@ -63,6 +69,8 @@ class Phases:
         self._tracker = MoveTracker(())
         self._start = 0.0
         self._kill_due = False
+        self._image = ""
+        self._rows: tuple[tuple[str, ...], ...] = ()
 
     async def run(self) -> list[PhaseResult]:
         """All phases of the settings, up to the first one that fails."""
@@ -72,6 +80,7 @@ class Phases:
             PhaseName.KILL_MEMBER: self._kill_member,
             PhaseName.ROLLING_UPDATE: self._rolling_update,
             PhaseName.UPGRADE: self._upgrade,
+            PhaseName.IMAGE_CHANGE: self._image_change,
             PhaseName.EVICT: self._evict,
             PhaseName.DRAIN_NODES: self._drain_nodes,
             PhaseName.SCALE_DOWN: self._scale_down,
@@ -133,10 +142,43 @@ class Phases:
     async def _upgrade(self) -> None:
         """Give the operator and all members another image, as an upgrade of Stele does."""
         before = {each["metadata"]["uid"] for each in await self._member_pods()}
+        self._image = await self._image_of_members()
         words = upgrade_command(self._settings)
         await command(self._env, *words, seconds_max=HELM_SECONDS_MAX)
         self._event(" ".join(words[:3]))
         await self._until_replaced(before)
+
+    async def _image_change(self) -> None:
+        """Name an image that does not exist, take that back, and name the one before the upgrade."""
+        await self._set_image(NO_SUCH_IMAGE)
+        await self._until_update_fails()
+        undo = ("rollout", "undo", self._settings.cluster, "--namespace", self._settings.namespace)
+        await command(self._env, sys.executable, "-m", "stele.cli", *undo)
+        self._event("kubectl stele rollout undo")
+        await self._wait_until_safe(self._members_now())
+        before = {each["metadata"]["uid"] for each in await self._member_pods()}
+        await self._set_image(self._image)
+        await self._until_replaced(before)
+
+    async def _set_image(self, image: str) -> None:
+        patch = json.dumps({"spec": {"images": {"member": image}}})
+        words = ("patch", self._settings.resource, "--type=merge", f"--patch={patch}")
+        await kubectl(self._env, "--namespace", self._settings.namespace, *words)
+        self._event(f"spec.images.member is {image}")
+
+    async def _image_of_members(self) -> str:
+        containers = (await self._member_pods())[0]["spec"]["containers"]
+        return next(str(each["image"]) for each in containers if each["name"] == MEMBER_CONTAINER)
+
+    async def _until_update_fails(self) -> None:
+        """Wait until the status says that a member does not come back; the others still serve."""
+        deadline = time.monotonic() + RESTART_SECONDS_MAX
+        while (stalled := condition(await self._observe(), "Stalled")).get("reason") != "UpdateFailed":
+            self._show("the update to fail")
+            if time.monotonic() > deadline:
+                raise DemoError(f"The status does not say that no member can start from {NO_SUCH_IMAGE}.")
+            await asyncio.sleep(POLL_SECONDS)
+        self._event(str(stalled["message"]))
 
     async def _evict(self) -> None:
         """Evict each member's pod; Kubernetes refuses while that would leave too few."""
@@ -188,7 +230,8 @@ class Phases:
 
     async def _drain_nodes(self) -> None:
         """Empty each worker of everything, the operator too, and give it back; volumes stay on their node."""
-        for node in sorted({each["spec"]["nodeName"] for each in await self._member_pods()}):
+        used = {each["spec"]["nodeName"] for each in await self._member_pods()}
+        for node in sorted(used & await workers(self._api)):
             options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={DRAIN_SECONDS_MAX}s")
             try:
                 await kubectl(self._env, "drain", node, *options, seconds_max=DRAIN_SECONDS_MAX + 30)
@@ -281,7 +324,18 @@ class Phases:
     async def _observe(self) -> dict[str, Any]:
         self._clients.check()
         self._tracker.observe(await self._rebalances())
+        if self._result.name in COPY_NOTHING:
+            await self._count_missing()
         return await self._api.get(f"{self._path('tabletclusters')}/{self._settings.cluster}")
+
+    async def _count_missing(self) -> None:
+        """Count the members that rows had when the phase began, and lack now."""
+        table = await read_table(self._api, self._settings.namespace, self._settings.cluster)
+        if self._result.members_missing is None:
+            self._rows = table.rows
+        lacks = (set(before) - set(now) for before, now in zip(self._rows, table.rows, strict=True))
+        missing = len(set().union(*lacks))
+        self._result.members_missing = max(missing, self._result.members_missing or 0)
 
     async def _rebalances(self) -> list[dict[str, Any]]:
         return await self._api.list(self._path("tabletrebalances"))

@@ -78,6 +78,8 @@ class Result:
                 continue
             if phase.moves.bytes_copied:
                 found.append(f"The {phase.name} copied {phase.moves.bytes_copied} bytes; it needs no copy.")
+            if (phase.members_missing or 0) > 1:
+                found.append(f"Copies of {phase.members_missing} members were missing in the {phase.name}.")
             measured = next((each for each in self.measures if each["phase"] == phase.name), {})
             failed = {kind: measured[kind]["errors_by_code"] for kind in KINDS if measured.get(kind)}
             if any(failed.values()):
@@ -151,6 +153,7 @@ def _phase_json(phase: PhaseResult, measure: dict[str, Any] | None) -> dict[str,
         "error": phase.error,
         "events": phase.events,
         "moves_open_when_operator_was_killed": phase.open_at_kill,
+        "members_missing": phase.members_missing,
         "moves": moves_json(phase.moves, phase.seconds),
         "reads": measured.get("reads"),
         "writes": measured.get("writes"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from e2e.cluster import kind
+from e2e.demo import kube
 
 OPERATOR_NAMESPACE = "stele-system"
 RELEASE = "stele"
@@ -29,6 +32,13 @@ SAFE_HELD_SECONDS = 1.0
 RESTART_SECONDS_MAX = 180.0
 ROLL_SECONDS_MAX = 600.0
 DRAIN_SECONDS_MAX = 180
+NO_SUCH_IMAGE = "localhost/stele-member:no-such-tag"
+EVERY_NODE = {
+    "podTemplate": {
+        "tolerations": [{"key": kube.CONTROL_PLANE, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+}
+"""Members run on the control plane too: three nodes for three members."""
 RESTARTED_AT = "stele.dev/restartedAt"
 POLL_SECONDS = 0.25
 # All moves of the scale-down may be over in five seconds.
@@ -43,12 +53,19 @@ class PhaseName(StrEnum):
     KILL_MEMBER = "kill-member"
     ROLLING_UPDATE = "rolling-update"
     UPGRADE = "upgrade"
+    IMAGE_CHANGE = "image-change"
     EVICT = "evict"
     DRAIN_NODES = "drain-nodes"
     SCALE_DOWN = "scale-down"
 
 
-COPY_NOTHING = (PhaseName.ROLLING_UPDATE, PhaseName.UPGRADE, PhaseName.EVICT, PhaseName.DRAIN_NODES)
+COPY_NOTHING = (
+    PhaseName.ROLLING_UPDATE,
+    PhaseName.UPGRADE,
+    PhaseName.IMAGE_CHANGE,
+    PhaseName.EVICT,
+    PhaseName.DRAIN_NODES,
+)
 # Nodes are drained only where each member has a node of its own, and images have a second tag only in kind.
 PLANNED_STOPS_ONLY = COPY_NOTHING[1:]
 ALL_PHASES = tuple(each for each in PhaseName if each not in PLANNED_STOPS_ONLY)
@@ -60,8 +77,8 @@ class Settings:
     """One run. `records_max` None means all; `rate` is operations per second of all clients together.
 
     The operator of `release` serves all namespaces of `watched`.
-    `partitions` and `engine` None leave what the example says. `spark_expected`: so much is moved that a
-    scale-up in which Spark copied no byte is a broken promise.
+    `partitions` and `engine` None leave what the example says; `spec` has further fields of the spec.
+    `spark_expected`: so much is moved that a scale-up in which Spark copied no byte is a broken promise.
     """
 
     data: Path | None = None
@@ -85,6 +102,7 @@ class Settings:
     safe_seconds_max: float = 900.0
     partitions: int | None = None
     engine: str | None = None
+    spec: Mapping[str, Any] = field(default_factory=dict)
     spark_expected: bool = True
 
     @property

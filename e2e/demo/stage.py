@@ -183,17 +183,19 @@ def manifest(text: str, settings: Settings) -> dict[str, Any]:
         made["spec"]["partitions"] = settings.partitions
     if settings.engine is not None:
         made["spec"].setdefault("migration", {})["engine"] = settings.engine
+    made["spec"] |= settings.spec
     return made
 
 
 def clear(namespace: str, cluster: str, log: Path) -> None:
     """Delete the TabletCluster with its volumes; returns when its pods are gone too. Nothing there is no
-    error.
+    error. Members get no time to hand over what is deleted with them.
     """
     limit = f"--timeout={DELETE_SECONDS_MAX}s"
     selector = f"{CLUSTER_LABEL}={cluster}"
     for words in (
         ("delete", "tabletcluster", cluster, "--ignore-not-found", "--wait", limit),
+        ("delete", "pod", "--selector", selector, "--ignore-not-found", "--grace-period=1", "--wait=false"),
         ("wait", "--for=delete", "pod", "--selector", selector, limit),
         ("delete", "persistentvolumeclaim", "--selector", selector, "--ignore-not-found", "--wait", limit),
         ("delete", "configmap", "--selector", selector, "--ignore-not-found", "--wait", limit),

@@ -44,8 +44,8 @@ async def read_table(api: Api, namespace: str, cluster: str) -> Table:
     try:
         head = decode_head((await api.get(prefix))["data"])
         rows: list[tuple[str, ...]] = []
-        for number in range(shard_count(head.partitions)):
-            shard = decode_shard((await api.get(f"{prefix}-{number}"))["data"], number, head.partitions)
+        for number in range(shard_count(head.rows)):
+            shard = decode_shard((await api.get(f"{prefix}-{number}"))["data"], number, head.rows)
             rows += [names_of(head, row.replicas) for row in shard.rows]
     except Corrupt as error:
         raise DemoError(f"The partition table of {cluster} cannot be read: {error}") from error

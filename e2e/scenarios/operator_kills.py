@@ -8,27 +8,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import redis
 
 from e2e.cluster import cache, kind
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, say, step
-from e2e.cluster.steps import run as run_program
-from e2e.demo import stage
+from e2e.demo import own_operator, stage
 from e2e.demo.errors import DemoError
-from e2e.demo.resp import Endpoint
 from e2e.demo.settings import Settings
 from e2e.demo.state import unsafe_reason
 from e2e.demo.victims import container_of, kill, runs
+from e2e.scenarios.entries import Entries
 
 NAME = "stele-kills"
 """Namespace and release: an operator of its own, for it is killed."""
@@ -45,7 +40,7 @@ KILL_SECONDS = 30
 
 AFTER_TAKE_OVER_SECONDS = 3.0
 POLL_SECONDS = 0.5
-LOAD_SECONDS_MAX, SAFE_SECONDS, SAFE_SECONDS_MAX = 60.0, 5.0, 900.0
+SAFE_SECONDS, SAFE_SECONDS_MAX = 5.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -72,17 +67,13 @@ class Outcome:
 
 def settings() -> Settings:
     """Two members with two replicas, beside whatever a demo left."""
-    return Settings(
-        release=NAME,
-        operator_namespace=NAME,
-        watched=(NAME,),
-        namespace=NAME,
+    return replace(
+        own_operator.settings(NAME),
         cluster=CLUSTER,
         node_port=NODE_PORT,
         members=MEMBERS,
         partitions=PARTITIONS,
         engine="Direct",
-        live=False,
     )
 
 
@@ -96,10 +87,12 @@ def run(folder: Path, copied_bytes: int, kills: int) -> Outcome:
     stage.check(wanted)
     prepared = stage.Stage(wanted, folder)
     try:
-        case = Case(wanted, prepared.prepare(), copied_bytes * (MEMBERS + 1) // 2)
+        data_bytes = copied_bytes * (MEMBERS + 1) // 2
+        entries = Entries(prepared.prepare(), data_bytes // VALUE_BYTES, VALUE_BYTES, BATCH)
+        case = Case(wanted)
         bandwidth = max(BANDWIDTH_MIN, copied_bytes // (kills * KILL_SECONDS))
         with step("write the data"):
-            case.write()
+            entries.write()
         with step("a member joins"):
             undisturbed = case.join(bandwidth)
         with step("it leaves"):
@@ -107,52 +100,16 @@ def run(folder: Path, copied_bytes: int, kills: int) -> Outcome:
         marks = tuple(undisturbed.received_bytes * number // (kills + 1) for number in range(1, kills + 1))
         with step(f"it joins while the operator is killed {kills} times"):
             disturbed = case.join(bandwidth, marks)
-        return Outcome(undisturbed, disturbed, case.wrong())
+        return Outcome(undisturbed, disturbed, entries.wrong())
     finally:
-        remove(wanted, cache.root() / "logs" / "operator-kills.log")
-
-
-def remove(wanted: Settings, log: Path) -> None:
-    """Take the cluster, its volumes and its operator away."""
-    stage.clear(wanted.namespace, wanted.cluster, log)
-    uninstall = ["helm", "uninstall", wanted.release, "--namespace", wanted.operator_namespace]
-    run_program([*uninstall, "--ignore-not-found", "--wait"], log, env=kind.env())
-    namespace = ["kubectl", "delete", "namespace", wanted.namespace, "--ignore-not-found"]
-    run_program(namespace, log, env=kind.env())
+        own_operator.remove(wanted, cache.root() / "logs" / "operator-kills.log")
 
 
 class Case:
-    """The cluster and its data, which is the same in each run."""
+    """The cluster: a member that joins, and the operator."""
 
-    def __init__(self, wanted: Settings, endpoint: Endpoint, data_bytes: int) -> None:
-        self._wanted, self._endpoint = wanted, endpoint
-        self._entries = data_bytes // VALUE_BYTES
-
-    # -- data
-
-    def write(self) -> None:
-        """Every entry is acknowledged."""
-        with self._client() as client:
-            for batch in self._batches():
-                assert client.mset(batch)
-
-    def wrong(self) -> int:
-        """Count entries that are not as written."""
-        with self._client() as client:
-            return sum(
-                found != value
-                for batch in self._batches()
-                for found, value in zip(client.mget(list(batch)), batch.values(), strict=True)
-            )
-
-    def _client(self) -> redis.Redis:
-        return redis.Redis(self._endpoint.host, self._endpoint.port, socket_timeout=LOAD_SECONDS_MAX)
-
-    def _batches(self) -> Iterator[dict[str, bytes]]:
-        chance = random.Random(7)
-        for begin in range(0, self._entries, BATCH):
-            numbers = range(begin, min(begin + BATCH, self._entries))
-            yield {f"key-{number}": chance.randbytes(VALUE_BYTES) for number in numbers}
+    def __init__(self, wanted: Settings) -> None:
+        self._wanted = wanted
 
     # -- the member that joins
 

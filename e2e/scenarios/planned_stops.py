@@ -1,5 +1,5 @@
-"""Every kind of planned stop, while clients read and write: a rolling update, an upgrade of
-everything, an eviction of each member, and a drain of each worker.
+"""Every kind of planned stop, while clients read and write: a rolling update, an upgrade of everything, an
+image that does not exist and another one that does, an eviction of each member, and a drain of each worker.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from pathlib import Path
 from e2e.cluster import cache
 from e2e.demo import main, stage
 from e2e.demo.report import Result
-from e2e.demo.settings import COPY_NOTHING, PhaseName
+from e2e.demo.settings import COPY_NOTHING, EVERY_NODE, PhaseName
 from e2e.scenarios import smoke
 
-# As many as workers: volumes stay on their node, so a member of a drained one waits until it is back.
-MEMBERS = 2
+# As many as nodes: volumes stay on their node, so a member of a drained one waits until it is back.
+MEMBERS = 3
 
 
 def run(data: Path | None = None) -> Result:
     """The result. Its TabletCluster and volumes are removed afterwards."""
     phases = (PhaseName.QUIET, *COPY_NOTHING)
     wanted = replace(
-        smoke.settings(data), members=MEMBERS, phases=phases, spark_expected=False, engine="Direct"
+        smoke.settings(data),
+        members=MEMBERS,
+        phases=phases,
+        spark_expected=False,
+        engine="Direct",
+        spec=EVERY_NODE,
     )
     try:
         result, _ = main.run(wanted)

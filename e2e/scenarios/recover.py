@@ -6,28 +6,22 @@ python -m e2e.scenarios.recover
 from __future__ import annotations
 
 import os
-import random
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import redis
-
 from e2e.cluster import cache, kind
-from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, step
 from e2e.demo import stage
-from e2e.demo.resp import Endpoint
 from e2e.demo.settings import Settings
 from e2e.scenarios import smoke
+from e2e.scenarios.entries import Entries
 
 CLUSTER = "recover"
-ENTRIES = 20_000
-VALUE_BYTES = 512
-BATCH = 500
+ENTRIES, FEW = 20_000, 1_000
+VALUE_BYTES = 16_384
+BATCH = 64
 READY_SECONDS_MAX = 300
 STOP_SECONDS_MAX = 180
 STALLED = '{.status.conditions[?(@.type=="Stalled")].message}'
@@ -47,20 +41,18 @@ def settings() -> Settings:
     return replace(smoke.settings(), cluster=CLUSTER, engine="Direct", spark_expected=False)
 
 
-def run(folder: Path, entries: int = ENTRIES) -> Outcome:
+def run(folder: Path, number: int = ENTRIES) -> Outcome:
     """Raise ClusterError, with what was said, when a step fails. Removes the cluster and its volumes."""
     wanted = settings()
     endpoint = stage.Stage(wanted, folder).prepare()
-    case = Case(wanted, endpoint, entries)
+    case, entries = Case(wanted), Entries(endpoint, number, VALUE_BYTES, BATCH)
     try:
-        case.write()
-        with step("wait until each claim has a copy of the spec"):
-            case.wait_for_copies()
+        entries.write()
         with step("delete the TabletCluster and recover it"):
             uid = case.delete()
             case.recover(uid)
             case.wait("Ready")
-        wrong = case.wrong()
+        wrong = entries.wrong()
         with step("delete it again, with a volume, and recover it"):
             case.delete()
             case.kubectl("delete", "persistentvolumeclaim", f"{CLUSTER}-1", "--wait")
@@ -69,16 +61,16 @@ def run(folder: Path, entries: int = ENTRIES) -> Outcome:
             refusal = case.kubectl("get", wanted.resource, f"--output=jsonpath={STALLED}")
             case.recover(uid, "--accept-loss", f"{CLUSTER}-1")
             case.wait("Ready")
-        return Outcome(wrong, case.wrong(), refusal)
+        return Outcome(wrong, entries.wrong(), refusal)
     finally:
         stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "recover.log")
 
 
 class Case:
-    """The cluster, and the entries that were acknowledged."""
+    """The cluster, which is deleted and recovered."""
 
-    def __init__(self, wanted: Settings, endpoint: Endpoint, entries: int) -> None:
-        self._wanted, self._endpoint, self._entries = wanted, endpoint, entries
+    def __init__(self, wanted: Settings) -> None:
+        self._wanted = wanted
 
     def kubectl(self, *words: str, seconds_max: float = READY_SECONDS_MAX) -> str:
         command = ["kubectl", "--namespace", self._wanted.namespace, *words]
@@ -99,16 +91,6 @@ class Case:
             self.kubectl("wait", "--for=delete", kind_, selector, limit)
         return uid
 
-    def wait_for_copies(self) -> None:
-        """The operator writes them some seconds after the table exists."""
-        path = r"{range .items[*]}{.metadata.annotations.stele\.dev/cluster-spec}{'\n'}{end}"
-        words = ("get", "persistentvolumeclaim", f"--selector={stage.CLUSTER_LABEL}={CLUSTER}")
-        end = time.monotonic() + READY_SECONDS_MAX
-        while not all(self.kubectl(*words, f"--output=jsonpath={path}").split("\n")[: self._wanted.members]):
-            if time.monotonic() > end:
-                raise ClusterError(f"no copy of the spec on the claims within {READY_SECONDS_MAX} s")
-            time.sleep(1.0)
-
     def wait(self, condition: str) -> None:
         limit = f"--timeout={READY_SECONDS_MAX}s"
         self.kubectl(
@@ -118,29 +100,6 @@ class Case:
             limit,
             seconds_max=READY_SECONDS_MAX + 60,
         )
-
-    def write(self) -> None:
-        """Every entry is acknowledged."""
-        with self._client() as client:
-            for batch in self._batches():
-                assert client.mset(batch)
-
-    def wrong(self) -> int:
-        """Count entries that are not as written."""
-        with self._client() as client:
-            return sum(
-                found != value
-                for batch in self._batches()
-                for found, value in zip(client.mget(list(batch)), batch.values(), strict=True)
-            )
-
-    def _client(self) -> redis.Redis:
-        return redis.Redis(self._endpoint.host, self._endpoint.port, socket_timeout=60)
-
-    def _batches(self) -> Iterator[dict[str, bytes]]:
-        chance = random.Random(7)
-        for begin in range(0, self._entries, BATCH):
-            yield {f"key-{n}": chance.randbytes(VALUE_BYTES) for n in range(begin, begin + BATCH)}
 
 
 def main() -> int:

@@ -7,13 +7,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from e2e.cluster import cache, kind
-from e2e.cluster.steps import run as run_program
 from e2e.cluster.steps import say, step
-from e2e.demo import padded, stage
+from e2e.demo import own_operator, padded, stage
 from e2e.demo.errors import DemoError
 from e2e.demo.history import Violation
 from e2e.demo.judge import Tally, partition_of
@@ -44,17 +43,13 @@ VIOLATIONS_TOLD_MAX = 3
 
 def settings() -> Settings:
     """The cluster of a storm, beside whatever a demo left."""
-    return Settings(
-        release=NAME,
-        operator_namespace=NAME,
-        watched=(NAME,),
-        namespace=NAME,
+    return replace(
+        own_operator.settings(NAME),
         cluster=CLUSTER,
         node_port=NODE_PORT,
         members=MEMBERS_AT_FIRST,
         partitions=PARTITIONS,
         padded_entries=PADDED_ENTRIES,
-        live=False,
     )
 
 
@@ -79,18 +74,9 @@ def _run(seed: int, seconds: float) -> tuple[Report, Path]:
         asyncio.run(Course(wanted, folder, report, endpoint).run(kind.env()))
     finally:
         (folder / "result.json").write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
-        remove(wanted, folder / "clear.log")
+        with step("remove the cluster and the operator of the storm"):
+            own_operator.remove(wanted, folder / "clear.log")
     return report, folder
-
-
-def remove(wanted: Settings, log: Path) -> None:
-    """Take the cluster, its volumes, its ports and its operator away."""
-    with step("remove the cluster and the operator of the storm"):
-        stage.clear(wanted.namespace, wanted.cluster, log)
-        uninstall = ["helm", "uninstall", wanted.release, "--namespace", wanted.operator_namespace]
-        run_program([*uninstall, "--ignore-not-found", "--wait"], log, env=kind.env())
-        namespace = ["kubectl", "delete", "namespace", wanted.namespace, "--ignore-not-found"]
-        run_program(namespace, log, env=kind.env())
 
 
 class Course:

@@ -66,9 +66,9 @@ class Watch:
         self.resource = await self.api.get(path)
         head = decode_head((await self.api.get(f"{core}/configmaps/{self.cluster}-table"))["data"])
         first = 0
-        for number in range(shard_count(head.partitions)):
+        for number in range(shard_count(head.rows)):
             data = (await self.api.get(f"{core}/configmaps/{self.cluster}-table-{number}"))["data"]
-            for row in decode_shard(data, number, head.partitions).rows:
+            for row in decode_shard(data, number, head.rows).rows:
                 self._note(first, row.version, names_of(head, row.replicas))
                 first += 1
         self.looked_at = now

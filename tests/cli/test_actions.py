@@ -16,6 +16,7 @@ class Desk:
 
     def __init__(self, written: Written, plan: dict[str, Any], phase: str) -> None:
         self._written, self._plan, self._phase = written, plan, phase
+        self.first: dict[str, Any] = {}
 
     async def rebalance(self, name: str) -> TabletRebalance:
         found = {"metadata": {"name": name}, "spec": {"cluster": "demo", **self._plan}}
@@ -35,9 +36,10 @@ class Desk:
         spec = {"members": 3, "partitions": 31, "storage": {"size": "1Gi"}}
         return TabletCluster.model_validate({"metadata": {"name": name}, "spec": spec})
 
-    async def members(self, cluster: str) -> list[TabletMember]:
+    async def members(self, cluster: str = "demo") -> list[TabletMember]:
         some = [
-            {"metadata": {"name": f"{cluster}-{n}"}, "spec": {"cluster": cluster, "index": n}} for n in (0, 1)
+            {"metadata": {"name": f"{cluster}-{n}"}, "spec": {"cluster": cluster, "index": n} | spec}
+            for n, spec in enumerate((self.first, {}))
         ]
         return [TabletMember.model_validate(each) for each in some]
 
@@ -49,8 +51,9 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     written: Written = []
 
-    def use(plan: dict[str, Any] | None = None, phase: str = "Proposed") -> Written:
+    def use(plan: dict[str, Any] | None = None, phase: str = "Proposed", **first: Any) -> Written:
         console = Desk(written, plan or {}, phase)
+        console.first = first
         monkeypatch.setattr(actions.Where, "ask", lambda _self, question: asyncio.run(question(console)))
         return written
 
@@ -91,6 +94,16 @@ def test_drain_and_its_undoing(run: Run, desk: Any) -> None:
     written = desk()
     assert run("drain", "demo-1").code == run("drain", "demo-1", "--undo").code == 0
     assert written == [("demo-1", {"drain": True}), ("demo-1", {"drain": False})]
+
+
+@pytest.mark.parametrize("first", [{"drain": True}, {"lite": True}])
+def test_the_last_member_that_takes_data_is_not_drained(run: Run, desk: Any, first: dict[str, bool]) -> None:
+    written = desk(**first)
+    ran = run("drain", "demo-1")
+    assert (ran.code, written) == (1, [])
+    assert "no other member of demo takes data, so nothing can be moved off demo-1: add a member" in ran.err
+    assert run("drain", "demo-1", "--undo").code == 0
+    assert written == [("demo-1", {"drain": False})]
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,17 @@ from tests.cli.conftest import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
-QUARANTINE = ["list", "purge", "restore"]
+QUARANTINE = ["dump", "list", "purge", "restore"]
 COPIES = ["cancel"]
+TX = ["list", "resolve"]
 
 
 @pytest.mark.parametrize(
     "command",
-    COMMANDS + [f"quarantine {name}" for name in QUARANTINE] + [f"copies {name}" for name in COPIES],
+    COMMANDS
+    + [f"quarantine {name}" for name in QUARANTINE]
+    + [f"copies {name}" for name in COPIES]
+    + [f"tx {name}" for name in TX],
 )
 def test_every_command_explains_itself_with_an_example(run: Run, command: str) -> None:
     ran = run(*command.split(), "--help")

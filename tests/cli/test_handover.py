@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from stele.cli import handover
+from stele.cli import handover, waiting
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Member, Partition
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from tests.cli.conftest import Run
@@ -36,9 +37,8 @@ class Desk:
 
     async def table(self, cluster: str) -> Any:
         members = [Member(n, f"demo-{n}", f"uuid-{n}", "") for n in range(3)]
-        return SimpleNamespace(
-            head=SimpleNamespace(members=members), rows=tuple(Partition(1, row) for row in ROWS)
-        )
+        head = SimpleNamespace(members=members, groups=NO_GROUPS)
+        return SimpleNamespace(head=head, rows=tuple(Partition(1, row) for row in ROWS))
 
     async def rebalances(self, cluster: str) -> list[TabletRebalance]:
         return [TabletRebalance.model_validate(each) for each in self.plans]
@@ -60,7 +60,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(handover.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(handover, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     return made
 
 
@@ -139,7 +139,7 @@ def test_wait_fails_when_something_stays(run: Run, desk: Desk, status: dict[str,
 
 
 def test_wait_ends(run: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "WAIT_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(waiting, "WAIT_SECONDS_MAX", 0.0)
     ran = run("handover", "demo-0", "--wait")
     assert ran.code == 3
     assert "is not done after 0 s" in ran.err

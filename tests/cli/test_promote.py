@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from stele.cli import promote
+from stele.cli import promote, waiting
 from stele.cli.cluster_view import ClusterView
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Member, Partition
 from stele.model import TabletCluster, TabletMember
 from tests.cli.conftest import Run
@@ -50,7 +51,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(promote.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(promote, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     return made
 
 
@@ -83,7 +84,7 @@ def test_what_cannot_be_promoted_is_refused(run: Run, desk: Desk) -> None:
 
 
 def test_waiting_has_a_limit(run: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promote, "WAIT_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(waiting, "WAIT_SECONDS_MAX", 0.01)
     assert run("promote", "demo-3", "--wait").code == 3
 
 
@@ -93,7 +94,7 @@ def test_a_plan_counts_a_promoted_member_and_empties_one_that_becomes_lite() -> 
     wanted = {0: (False, False), 1: (True, False), 2: (True, True), 3: (False, True)}
     members = {n: member(n, wanted=want, lite=lite) for n, (want, lite) in wanted.items()}
     listed = [Member(n, f"demo-{n}", f"uuid-{n}", "", lite) for n, (_, lite) in wanted.items()]
-    head: Any = SimpleNamespace(members=listed)
+    head: Any = SimpleNamespace(members=listed, groups=NO_GROUPS)
     table: Any = SimpleNamespace(head=head, rows=(Partition(1, (0, 1)), Partition(1, (1, 0))))
     situation = ClusterView(cluster, members, table).situation
     assert {each.index: each.leaving for each in situation.members} == {0: False, 1: True, 3: False}

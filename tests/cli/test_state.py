@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stele.cli import state
+from stele.cli import state, waiting
 from stele.model import TabletCluster
 from stele.model.cluster import ROLLBACK_COPIES
 from tests.cli.conftest import Run
@@ -51,7 +51,7 @@ class Desk:
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
     monkeypatch.setattr(state.Where, "ask", lambda _self, question: asyncio.run(question(made)))
-    monkeypatch.setattr(state, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     return made
 
 
@@ -87,7 +87,7 @@ def test_a_wrong_state_is_named(run: Run, desk: Desk) -> None:
 
 
 def test_waiting_has_a_limit(run: Run, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "WAIT_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(waiting, "WAIT_SECONDS_MAX", 0.01)
     refused = run("state", "demo", "Passive", "--wait")
     assert refused.code == 3
     assert WAITS in refused.err

@@ -1,6 +1,7 @@
 """`tablet` and `quarantine` with real member processes, over a server that passes requests on to pods."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,6 +80,63 @@ async def test_a_deleted_tablet_is_listed_restored_and_purged(run: Run, tmp_path
         assert again.out == f"{item} of m0 is already gone\n"
         missing = await ask("quarantine", "restore", "m0", item)
         assert (missing.code, "NOT_FOUND" in missing.err) == (1, True)
+
+
+async def test_the_entries_of_a_deleted_tablet_are_dumped(run: Run, tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, partitions=2, replicas=1) as made, shell(run, tmp_path, made) as ask:
+        keys = [key_in(0, 2, number) for number in range(3)]
+        for key in keys:
+            assert await Client(made).set(0, key, b"v\x00" + key)
+        await made.move_owner(0, 1)
+
+        async def listed() -> list[dict[str, int]]:
+            tablets: list[dict[str, int]] = (await ask("quarantine", "list", "m0", "-o", "json")).json[
+                "tablets"
+            ]
+            return tablets
+
+        (tablet,) = await eventually(listed, lambda tablets: tablets[0]["entries"] == 3)
+        item, file = f"0/{tablet['generation']}", tmp_path / "entries.ndjson"
+        dumped = await ask("quarantine", "dump", "m0", item, str(file))
+        assert (dumped.code, dumped.out, dumped.err) == (0, "", f"3 entries of {item} of m0\n")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        entries = {base64.b64decode(key): base64.b64decode(value) for _, key, value, _ in lines}
+        assert entries == {key: b"v\x00" + key for key in keys}
+        assert {(keyspace, expires) for keyspace, _, _, expires in lines} == {("default", 0)}
+        assert (await ask("quarantine", "dump", "m0", item)).out == file.read_text()
+
+        again = await ask("quarantine", "dump", "m0", item, str(file))
+        assert (again.code, "exists already" in again.err) == (2, True)
+        nowhere = await ask("quarantine", "dump", "m0", item, str(tmp_path / "no" / "file"))
+        assert (nowhere.code, "cannot be written: No such file" in nowhere.err) == (2, True)
+        missing = await ask("quarantine", "dump", "m0", "1/7", str(tmp_path / "other"))
+        assert missing.code == 2
+        assert f"1/7 is not in the quarantine of m0; its tablets there are: {item}" in missing.err
+        volume = await ask("quarantine", "dump", "m0", "volume-1", str(tmp_path / "other"))
+        assert (volume.code, "volume-1 is a volume" in volume.err) == (2, True)
+        assert not (tmp_path / "other").exists()
+
+
+async def test_a_dump_that_breaks_off_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    async def listed(_: web.Request) -> web.Response:
+        return web.json_response({"tablets": [{"partition": 0, "generation": 1, "entries": 2}]})
+
+    async def entries(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b'["default","aw==","dg==",0]\n["def')
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+
+    app, pod = web.Application(), "/api/v1/namespaces/ns/pods/m0:7001/proxy/v1/quarantine"
+    app.router.add_get(pod, listed)
+    app.router.add_get(f"{pod}/tablets/0/1/entries", entries)
+    async with serving(app) as url:
+        ask, file = Shell(run, kubeconfig(tmp_path, url)), tmp_path / "entries.ndjson"
+        ran = await ask("quarantine", "dump", "m0", "0/1", str(file))
+    assert (ran.code, "the dump is incomplete: run it again" in ran.err) == (3, True)
+    assert [each.name for each in tmp_path.iterdir()] == ["kubeconfig"]
 
 
 async def test_a_restored_tablet_is_ready(run: Run, tmp_path: Path) -> None:

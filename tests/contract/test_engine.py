@@ -96,6 +96,35 @@ def test_reads_what_was_written(case: Case) -> None:
     assert case.engine.scan(b"a", b"z", 10, 3) == [(b"a", b"3"), (b"b", b"2")]
 
 
+T = b"tablet"
+"""What the keys of one tablet begin with."""
+
+
+def test_ranges_are_dropped_before_the_changes_of_the_same_write(case: Case) -> None:
+    case.engine.write_data([(T + bytes((n,)), b"old") for n in range(5)])
+    case.engine.write_data([(T + b"\1", b"new"), (T, None)], [(T, T + b"\2"), (T + b"\3", T + b"\4")])
+    assert case.engine.scan(T, T + b"\7", 9) == [
+        (T + b"\1", b"new"),
+        (T + b"\2", b"old"),
+        (T + b"\4", b"old"),
+    ]
+    assert [case.engine.get(T + bytes((n,))) for n in range(5)] == [None, b"new", b"old", None, b"old"]
+    case.engine.write_data([(T + b"\3", b"again")])
+    assert case.engine.get(T + b"\3") == b"again"
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_dropped_range_and_its_changes_survive_as_one(case: Case, flushed: bool) -> None:
+    case.engine.write_data([(T + b"a", b"1"), (T + b"b", b"1")])
+    case.engine.flush()
+    case.engine.write_data([(T + b"s", b"after")], [(T + b"a", T + b"b")])
+    if flushed:
+        case.engine.flush()
+    after = case.restart(power_lost=True)
+    assert (after.get(T + b"a"), after.get(T + b"s")) == ((None, b"after") if flushed else (b"1", None))
+    assert after.get(T + b"b") == b"1"
+
+
 def test_last_key_stays_inside_the_range(case: Case) -> None:
     case.engine.write_data([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
     assert case.engine.last_key(b"a", b"c") == b"b"

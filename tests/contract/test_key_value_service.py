@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.formats import SPOKEN
 from stele.core.kv.commands import Failure, Reply, Simple
+from stele.core.kv.keyspaces import Catalog, Settings
+from stele.core.kv.transaction import EXEC
+from stele.member.serving.router import RequestRouter
 from stele.ports.key_value_service import KeyValueService
+from stele.wire.transaction import encode_transaction
 from tests.fakes.key_value_service import FakeKeyValueService
 from tests.member.harness.single_member import ME, SingleMember
 
@@ -27,6 +32,7 @@ class Owner(SingleMember):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.rows = {p: m.Row(p, 1, (ME,)) for p in self.rows}
+        self.format = SPOKEN.most
 
 
 @pytest.fixture(params=["memory", "member"])
@@ -81,7 +87,8 @@ async def test_a_later_read_finds_what_was_written(store: KeyValueService) -> No
 
 
 async def test_keyspaces_and_partitions_are_apart(store: KeyValueService) -> None:
-    assert store.partitions == 2
+    assert store.group(KEYSPACE) == range(2)
+    assert store.groups() == [range(2)]
     await do(store, b"SET k here")
     await do(store, b"SET k there", keyspace=b"other")
     await do(store, b"SET k beside", partition=1)
@@ -124,3 +131,48 @@ async def test_who_does_not_wait_is_told_once(store: KeyValueService) -> None:
 async def test_facts_are_told_with_the_number_of_partitions(store: KeyValueService) -> None:
     facts = store.info()
     assert all(isinstance(value, str | int) for value in facts.values())
+
+
+async def test_entries_get_the_expiry_of_their_keyspace(store: KeyValueService) -> None:
+    """Whichever way they are written: as most of them are, in a transaction, or once."""
+    declare(store, b"short", Settings(ttl_seconds=60))
+    exec_body = encode_transaction([], [[b"SET", b"t", b"v"]])
+    keyspace = b"short"
+    await store.execute(
+        P, keyspace, [[b"SET", b"a", b"v"], [b"INCR", b"n"], [b"SET", b"b", b"v", b"EX", b"9"]]
+    )
+    await store.execute(P, keyspace, [[EXEC, b"t", exec_body]])
+    found = await store.execute(P, keyspace, [[b"TTL", key] for key in (b"a", b"n", b"b", b"t")])
+    assert found == [60, 60, 9, 60]
+    await store.execute(P, keyspace, [[b"PERSIST", b"n"], [b"INCR", b"n"]])
+    assert await store.execute(P, keyspace, [[b"TTL", b"n"]]) == [-1]
+    await store.execute(P, KEYSPACE, [[b"SET", b"a", b"v"]])
+    assert await store.execute(P, KEYSPACE, [[b"TTL", b"a"]]) == [-1], "another keyspace"
+
+
+def declare(store: KeyValueService, name: bytes, settings: Settings) -> None:
+    if isinstance(store, FakeKeyValueService):
+        store.keyspaces[name] = settings
+    else:
+        assert isinstance(store, RequestRouter)
+        store._table.keyspaces.use(Catalog(1, {name.decode(): settings}))
+
+
+async def test_a_cleared_keyspace_is_empty_and_others_are_as_they_were(store: KeyValueService) -> None:
+    await do(store, b"SET a 1", b"SET b 2")
+    await do(store, b"SET a 1", keyspace=b"other")
+    await do(store, b"SET c 1", partition=1)
+    await store.clear(P, KEYSPACE)
+    assert await do(store, b"GET a", b"GET b", b"SET a 3") == [None, None, OK]
+    assert await store.scan(P, KEYSPACE, b"", 5) == ([b"a"], None)
+    assert [await store.count(p, KEYSPACE) for p in (0, 1)] == [1, 1]
+    assert await do(store, b"GET a", keyspace=b"other") == [b"1"]
+
+
+async def test_all_keyspaces_are_cleared_at_once(store: KeyValueService) -> None:
+    await do(store, b"SET a 1")
+    await do(store, b"SET a 1", keyspace=b"other")
+    await store.clear(P, b"")
+    assert [await store.count(P, name) for name in (KEYSPACE, b"other")] == [0, 0]
+    await store.clear(P, b"")
+    assert await do(store, b"GET a") == [None]

@@ -132,7 +132,7 @@ async def bind(scene: Scene, capacity: str) -> None:
         scene.cache.put(CLAIMS, bound)
 
 
-async def test_claims_grow_with_the_spec_and_members_are_outdated_until_volumes_have_grown(
+async def test_claims_grow_with_the_spec_and_the_cluster_is_not_ready_until_volumes_have_grown(
     place: tuple[Any, str],
 ) -> None:
     api, namespace = place
@@ -146,10 +146,15 @@ async def test_claims_grow_with_the_spec_and_members_are_outdated_until_volumes_
     await scene.change(storage={"size": "2Gi", "storageClassName": name})
     await scene.round()
     status, reason, message, updated, _ = await scene.ready()
-    assert (status, reason, updated) == ("False", "MembersOutdated", 0)
+    assert (status, reason, updated) == ("False", "VolumesResizing", 0)
     assert "PersistentVolumeClaim demo-0 (1Gi of 2Gi)" in message
     claim = await api.get(CLAIMS, namespace, "demo-1")
     assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    pending = {"type": "FileSystemResizePending", "status": "True", "message": "waits for a pod"}
+    status = {"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [pending]}
+    scene.cache.put(CLAIMS, await api.patch_status(CLAIMS, namespace, "demo-0", status))
+    await scene.round()
+    assert "demo-0 (1Gi of 2Gi, FileSystemResizePending: waits for a pod)" in (await scene.ready())[2]
     await bind(scene, "2Gi")
     await scene.round()
     assert (await scene.ready())[1:4:2] == ("AsDesired", 2)
@@ -182,7 +187,7 @@ async def test_a_claim_grows_once_it_has_a_volume(scene: Scene) -> None:
     """Kubernetes refuses to change one before; that says nothing about its class."""
     await scene.change(storage={"size": "2Gi"})
     await scene.round()
-    assert (await scene.ready())[1] == "MembersOutdated"
+    assert (await scene.ready())[1] == "VolumesResizing"
     claim = await scene.api.get(CLAIMS, scene.namespace, "demo-0")
     assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
 

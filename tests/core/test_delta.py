@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.delta import DeltaLog
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.replica_index import ReplicaIndex
 from stele.core.table.table import EMPTY, Partition, trimmed
 
@@ -61,14 +62,16 @@ rows = st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=4).map(
 def test_holdings_that_follow_every_row_are_those_of_the_table(
     changes: list[tuple[int, tuple[int | None, ...]]],
 ) -> None:
-    table = [EMPTY] * 4
-    followed = ReplicaIndex(table)
+    """Two of the four partitions are in groups."""
+    table, groups = [EMPTY] * 4, NO_GROUPS.with_group(2, "a", 1, 1).with_group(3, "b", 1, 3)
+    followed = ReplicaIndex(table, groups)
     for number, replicas in changes:
         after = Partition(table[number].version + 1, replicas)
         followed.set(number, table[number], after)
         table[number] = after
-    counted = ReplicaIndex(table)
+    counted = ReplicaIndex(table, groups)
     assert {member: followed.of(member) for member in range(5)} == {m: counted.of(m) for m in range(5)}
     assert followed.members == counted.members
-    for name in ("owned", "sole", "copies"):
+    assert [+copies for copies in followed.copies] == [+copies for copies in counted.copies]
+    for name in ("owned", "sole"):
         assert +getattr(followed, name) == +getattr(counted, name)

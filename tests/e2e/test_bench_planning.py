@@ -16,7 +16,7 @@ from e2e.bench.planning_cases import FULL, QUICK, REFERENCES, Case, Event, cases
 from e2e.bench.quality import Quality, Rows
 from e2e.bench.report import Report, Section, draw
 from e2e.bench.timing import Sample
-from stele.core.placement.assignment import DataMember
+from stele.core.placement.members import DataMember
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)

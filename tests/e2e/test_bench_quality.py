@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from e2e.bench.planners import balanced
 from e2e.bench.planning_cases import Case, Event
 from e2e.bench.quality import PlanError, Quality, Row, check, judge, lower_bound, replay
-from stele.core.placement.assignment import DataMember
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Migration, clear, copy, move, shift_down, shift_up
 from stele.core.placement.plan import plan
 from stele.core.table.table import Partition, PartitionTable

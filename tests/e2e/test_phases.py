@@ -2,7 +2,9 @@
 says.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from rich.console import Console
 from e2e.demo import phases
 from e2e.demo.phases import PhaseResult, Phases
 from e2e.demo.progress import PlainBoard
-from e2e.demo.settings import ALL_PHASES, PhaseName, Settings
+from e2e.demo.settings import ALL_PHASES, NO_SUCH_IMAGE, PhaseName, Settings
+from e2e.demo.verify import Table
 from e2e.demo.victims import Container
 
 BALANCED = {"type": "Balanced", "status": "True", "reason": "AsDesired"}
+FAILED = {"type": "Stalled", "status": "True", "reason": "UpdateFailed", "message": "ErrImagePull"}
 
 
 class ScriptedCluster:
@@ -26,6 +30,8 @@ class ScriptedCluster:
         self.identity = {"member": 0, "operator": 0}
         self.restarts = True
         self.updates = 0
+        self.image = "member:old"
+        self.rows: Iterator[list[tuple[str, ...]]] = repeat([("demo-0", "demo-1")])
         self.said: list[str] = []
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -35,7 +41,7 @@ class ScriptedCluster:
             "members": {"ready": self.members, "current": self.members},
             "partitions": {"total": 271, "safe": 271},
             "migrations": {"active": self.moves - self.done, "waiting": 0},
-            "conditions": [BALANCED],
+            "conditions": [BALANCED, FAILED] if self.image == NO_SUCH_IMAGE else [BALANCED],
         }
         return {"metadata": {"generation": self.generation}, "status": status}
 
@@ -56,17 +62,31 @@ class ScriptedCluster:
         labels = {"stele.dev/component": container}
         uid = f"{name}-{self.updates}"
         metadata = {"name": name, "namespace": "n", "uid": uid, "labels": labels}
-        return {"metadata": metadata, "spec": {}, "status": {"containerStatuses": [status]}}
+        spec = {"containers": [{"name": container, "image": self.image}]}
+        return {"metadata": metadata, "spec": spec, "status": {"containerStatuses": [status]}}
 
     async def kubectl(self, env: Mapping[str, str], *words: str) -> str:
         self.said.append(" ".join(words[2:]).partition("=2")[0])
         if words[2] == "annotate":
             self.updates += 1
             return ""
+        if words[2] == "patch":
+            self.image = json.loads(words[-1].removeprefix("--patch="))["spec"]["images"]["member"]
+            self.updates += self.image != NO_SUCH_IMAGE
+            return ""
         self.members = int(words[-1].split("=")[1])
         self.generation += 1
         self.done = 0
         return ""
+
+    async def command(self, env: Mapping[str, str], *words: str, seconds_max: float = 0) -> str:
+        self.said.append(" ".join(words[3:5]))
+        self.updates += words[0] == "helm"
+        self.image = "member:new"
+        return ""
+
+    async def table(self, api: Any, namespace: str, cluster: str) -> Table:
+        return Table(tuple(next(self.rows)))
 
     async def kill(self, env: Mapping[str, str], victim: Container) -> str:
         self.said.append(f"kill {victim.pod} at {self.done}")
@@ -101,6 +121,8 @@ async def run(
 ) -> tuple[list[PhaseResult], SilentClients]:
     monkeypatch.setattr(phases, "kubectl", cluster.kubectl)
     monkeypatch.setattr(phases, "kill", cluster.kill)
+    monkeypatch.setattr(phases, "command", cluster.command)
+    monkeypatch.setattr(phases, "read_table", cluster.table)
     clients, board = SilentClients(), PlainBoard(Console(quiet=True))
     wanted = Settings(quiet_seconds=0.01, safe_seconds_max=0.3, **settings)
     made = Phases(wanted, {}, cluster, clients, board)  # type: ignore[arg-type]
@@ -149,3 +171,24 @@ async def test_a_member_that_does_not_come_back_is_an_error(monkeypatch: pytest.
     cluster.restarts = False
     results, _ = await run(cluster, monkeypatch, phases=(PhaseName.KILL_MEMBER,))
     assert "does not run again" in results[-1].error
+
+
+async def test_an_image_that_does_not_exist_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ScriptedCluster()
+    results, _ = await run(cluster, monkeypatch, phases=(PhaseName.UPGRADE, PhaseName.IMAGE_CHANGE))
+    assert [each.error for each in results] == ["", ""]
+    assert any("ErrImagePull" in event for event in results[-1].events)
+    assert "rollout undo" in cluster.said
+    assert cluster.image == "member:old"
+
+
+@pytest.mark.parametrize("lacks", [1, 2])
+async def test_members_whose_copies_are_missing_are_counted(
+    monkeypatch: pytest.MonkeyPatch, lacks: int
+) -> None:
+    cluster = ScriptedCluster()
+    whole = [("demo-0", "demo-1"), ("demo-1", "demo-2")]
+    seen = [[("demo-1",), ("demo-1", "demo-2")], [("demo-1",), ("demo-1",)]]
+    cluster.rows = chain([whole, seen[lacks - 1]], repeat(whole))
+    results, _ = await run(cluster, monkeypatch, phases=(PhaseName.ROLLING_UPDATE,))
+    assert [each.members_missing for each in results] == [lacks]

@@ -118,6 +118,14 @@ def test_an_operator_that_was_not_killed_in_the_middle_is_told(open_at_kill: int
     assert result.problems() == []
 
 
+def test_planned_stops_may_lack_copies_of_one_member_at_a_time() -> None:
+    result = good()
+    result.phases.append(PhaseResult(PhaseName.UPGRADE, 5.0, Moves(), members_missing=1))
+    assert result.problems() == []
+    result.phases[-1].members_missing = 2
+    assert "Copies of 2 members were missing" in result.problems()[0]
+
+
 def test_spark_is_not_missed_where_it_is_not_expected_or_nothing_was_scaled() -> None:
     small, quiet = without_spark(), without_spark()
     small.spark_expected = False

@@ -16,6 +16,7 @@ from stele.adapters.kubernetes.api import (
     CLUSTERS,
     CONFIG_MAPS,
     EVENTS,
+    KEYSPACES,
     MEMBERS,
     PODS,
     REBALANCES,
@@ -24,6 +25,7 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
+from stele.master.watch import WATCHED
 from stele.model.crd import UNOBSERVED
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
@@ -33,9 +35,9 @@ REQUEST_SECONDS = 5.0
 NAMESPACE = "default"
 BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 CONFIG_MAP_BYTES_MAX = 1 << 20
-WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, PODS)
+WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, PODS)
 """Kinds whose status only `patch_status` writes."""
-CUSTOM = (CLUSTERS, MEMBERS, REBALANCES)
+CUSTOM = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES)
 KEPT = ("uid", "creationTimestamp", "generation", "deletionTimestamp")
 """Metadata that no client writes."""
 
@@ -63,6 +65,8 @@ class ApiServer:
     def __init__(self, clock: Clock, network: Network) -> None:
         self.clock, self.network = clock, network
         self.faults = ApiFaults()
+        self.kinds = tuple(kind for kind in WATCHED if kind is not KEYSPACES)
+        """What masters watch; of keyspaces only histories know in which users declare some."""
         self.objects: dict[tuple[str, str], tuple[Kind, Object]] = {}
         self.version = 0
         self.changed: list[Watcher] = []
@@ -151,6 +155,13 @@ class ApiServer:
         if stored is not None:
             self._put(kind, {**stored, "spec": {**stored["spec"], **changes}})
 
+    def annotate(self, kind: Kind, name: str, annotations: dict[str, str]) -> None:
+        """What a user's `kubectl annotate` does."""
+        stored = self.find(kind, name)
+        if stored is not None:
+            known = {**(stored["metadata"].get("annotations") or {}), **annotations}
+            self._put(kind, {**stored, "metadata": {**stored["metadata"], "annotations": known}})
+
     def patch_status(self, kind: Kind, name: str, status: Object, version: str = "") -> Object:
         stored = self.find(kind, name)
         if stored is None:
@@ -159,12 +170,14 @@ class ApiServer:
             raise Conflict(f"{kind.kind} {name} was changed since version {version}")
         return self._put(kind, {**stored, "status": merged(stored.get("status") or {}, status)})
 
-    def delete(self, kind: Kind, name: str, uid: str | None) -> None:
-        """A pod is only marked: its kubelet removes it when its processes ended. Finalizers hold others."""
+    def delete(self, kind: Kind, name: str, uid: str | None, grace_seconds: int | None = None) -> None:
+        """A pod is only marked: its kubelet removes it when its processes ended, unless there is no grace.
+        Finalizers hold others.
+        """
         stored = self.find(kind, name)
         if stored is None or (uid is not None and stored["metadata"]["uid"] != uid):
             return
-        if kind is PODS or stored["metadata"].get("finalizers"):
+        if (kind is PODS and grace_seconds != 0) or stored["metadata"].get("finalizers"):
             if not stored["metadata"].get("deletionTimestamp"):
                 self._put(kind, stored, deletionTimestamp=self._time())
         else:
@@ -275,7 +288,7 @@ class SimApi:
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str | None, grace_seconds: int | None = None
     ) -> None:
-        await self._call(True, lambda: self._server.delete(kind, name, uid))
+        await self._call(True, lambda: self._server.delete(kind, name, uid, grace_seconds))
 
     async def _call(self, write: bool, work: Callable[[], Any]) -> Any:
         """Send, and wait for the answer; Unavailable or Uncertain when there is none, as the real client."""

@@ -77,9 +77,11 @@ class SimEngine(MemoryEngine):
         if not self._has_room("data"):
             raise Unavailable(f"database: {NO_ROOM}", "NO_SPACE")
 
-    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def write_data(
+        self, changes: Sequence[tuple[bytes, bytes | None]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         self._need_room()
-        super().write_data(changes)
+        super().write_data(changes, drops)
 
     def flush(self) -> None:
         self._need_room()

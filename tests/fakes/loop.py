@@ -276,7 +276,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     async def create_connection(self, factory: Any, host: str, port: int) -> Any:  # type: ignore[override]
         return await self.network.connect(self, factory, host, port)
 
-    async def create_server(self, factory: Any, host: str, port: int) -> Any:  # type: ignore[override]
+    async def create_server(self, factory: Any, host: str, port: int, **_: Any) -> Any:  # type: ignore[override]
         return self.network.listen(self, factory, port)
 
     def get_debug(self) -> bool:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
-from stele.core.formats import FIRST, SPOKEN
+from stele.core.formats import FIRST, GROUPS, KEYSPACES, SPOKEN
+from stele.core.kv.keyspaces import NO_CATALOG
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
 from stele.wire import control as wire
@@ -68,6 +70,7 @@ class FakeMember:
         self.incarnation = 1
         self.epoch = 0
         self.formats, self.features = SPOKEN, FIRST
+        self.catalog, self.groups = NO_CATALOG, NO_GROUPS
         self.index = -1
         self.members: tuple[m.MemberInfo, ...] = ()
         self.member_list_version = -1
@@ -176,11 +179,23 @@ class FakeMember:
             return self._reply(code)
         if not request.recipient:
             return self._reply("OK", want=request.want_tablets)
+        if request.groups is None and request.groups_version > self.groups.version:
+            return self._reply("OK", want=request.want_tablets)
         self.locked = self.locked if request.epoch == self.epoch else ""
         self.epoch, self.index = request.epoch, request.self_index
-        self.partitions = request.partitions
+        if request.groups is not None:
+            assert request.groups.version >= self.groups.version, "they are the newest that any member has"
+            assert request.format >= GROUPS
+            self.groups = request.groups
+        assert all(row.partition < request.partitions for row in request.rows)
+        assert not request.rows or self.groups.end(request.partitions) == request.partitions
+        self.partitions = max(self.partitions, request.partitions)
         self.state, self.features = request.state, max(self.features, request.format)
         self.may_stop = self.stopping and request.may_stop
+        if request.catalog is not None:
+            assert request.catalog.version > self.catalog.version, "it has been sent before"
+            assert self.features >= KEYSPACES
+            self.catalog = request.catalog
         if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
         for row in request.rows:
@@ -505,6 +520,8 @@ class FakeMember:
             self.member_list_version,
             results,
             rows=tuple(self.rows.values()) if want else (),
+            groups=self.groups if want else NO_GROUPS,
+            groups_version=self.groups.version,
             number=self.news.number,
             base=base,
             tablets=tuple(tablets),
@@ -540,6 +557,7 @@ class FakeMember:
             stopping=self.stopping,
             formats=self.formats,
             features=self.features,
+            catalog_version=self.catalog.version,
             members=self.members if want else (),
         )
 

@@ -29,6 +29,7 @@ class Network:
         self.clock = clock
         self.delay = FAST
         self.slow_places: dict[str, float] = {}
+        self.slow_links: dict[tuple[str, str], float] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.alone: set[str] = set()
         self.gone: set[str] = set()
@@ -51,10 +52,14 @@ class Network:
     def seconds(self, source: str, target: str) -> float:
         """How long the next message takes."""
         extra = self.slow_places.get(source, 0.0) + self.slow_places.get(target, 0.0)
+        extra += self.slow_links.get((source, target), 0.0)
         return self.clock.random.uniform(*self.delay) + self.clock.random.random() * extra
 
     def is_cut(self, source: str, target: str) -> bool:
+        """Clients reach every place."""
         ends = (source, target)
+        if "client" in (source[:6], target[:6]):
+            return False
         return ends in self.cuts or not (self.alone.isdisjoint(ends) and self.gone.isdisjoint(ends))
 
     def rejoin(self, place: str) -> None:
@@ -78,6 +83,7 @@ class Network:
         for source, target in sorted(self.cuts):
             self.heal(source, target)
         self.slow_places.clear()
+        self.slow_links.clear()
 
     def hold(self, source: str, target: str, go: Callable[[], None]) -> None:
         self._held.setdefault((source, target), []).append(go)
@@ -89,9 +95,8 @@ class Network:
     ) -> None:
         """A request, or `back` a response: it may be lost, or come very late, or twice where that can be."""
         random = self.clock.random
-        clients = "client" in (source[:6], target[:6])
         deliver = self._in_turn(source, target, deliver)
-        if self.is_cut(source, target) and not clients:
+        if self.is_cut(source, target):
             if random.random() < 0.5:
                 self.hold(source, target, deliver)
             return
@@ -183,6 +188,13 @@ class Listener:
     def __init__(self, network: Network, place: tuple[str, int]) -> None:
         self._network, self._place = network, place
 
+    @property
+    def sockets(self) -> "tuple[Listener]":
+        return (self,)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._place
+
     def close(self) -> None:
         self._network.stop_listening(self._place)
 
@@ -216,6 +228,7 @@ class End(asyncio.Transport):
         self._way: deque[bytes] = deque()
         self._flying = 0
         self._paused = False
+        self._unread: list[bytes] | None = None
 
     def attach(self, factory: Any) -> None:
         self._loop.clock.soon(Handle(self._loop, self.attach_now, (factory,)))
@@ -233,7 +246,7 @@ class End(asyncio.Transport):
         return
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._stream.places[1 - self._side]
+        return (self._stream.places[1 - self._side], 0) if name == "peername" else default
 
     def is_closing(self) -> bool:
         return self._closing or self._stream.over
@@ -257,7 +270,18 @@ class End(asyncio.Transport):
             self._send(b"")
             self._loop.call_soon(self._ended, None)
 
-    abort = close
+    abort = write_eof = close
+
+    def get_write_buffer_size(self) -> int:
+        return self._flying
+
+    def pause_reading(self) -> None:
+        self._unread = self._unread or []
+
+    def resume_reading(self) -> None:
+        unread, self._unread = self._unread or [], None
+        for data in unread:
+            self._loop.clock.soon(Handle(self._loop, self._received, (data,)))
 
     # -- on the way
 
@@ -300,7 +324,9 @@ class End(asyncio.Transport):
             self.lost(None)
 
     def _received(self, data: bytes) -> None:
-        if self._protocol is not None and not self._closing:
+        if self._unread is not None:
+            self._unread.append(data)
+        elif self._protocol is not None and not self._closing:
             self._protocol.data_received(data)
 
     def lost(self, error: Exception | None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from stele.core.control.failure_detector import Timing
 from stele.core.control.state import DesiredSpec
-from stele.master.kubernetes import desired_spec_of
+from stele.master.desired import desired_spec_of
 from stele.model import TabletCluster
 
 TIMING = Timing(1.0, 3.0, 30.0)

@@ -27,7 +27,6 @@ RECORDS = [
     ("stops", "core/control/parts.py:PlannedStops", "core/control/restarts/", "see test_writers"),
     ("progress", "core/control/progress.py:RebalanceProgress", "core/control/", "as `state`"),
     ("operation", "core/control/operations/move.py:MigrationOperation", "core/control/", "as `state`"),
-    ("promotion", "core/control/operations/promotion.py:Promotion", "core/control/", "as `state`"),
     ("session", "core/control/operations/copy_session.py:CopySession", "core/control/", "as `state`"),
     ("entry", "core/control/operations/copy_session.py:Copied", "master/", "a sum over copies"),
     ("draft", "core/placement/draft.py:DraftAssignment", "core/placement/", "the mode of a search"),
@@ -35,6 +34,7 @@ RECORDS = [
     ("progress", "core/tablet/owner.py:Progress", "member/replication/", "what was sent"),
     ("replica", "member/replication/replica.py:Replica", "member/", "facts of one tablet"),
     ("request", "member/replication/request.py:Request", "member/", "facts of one request"),
+    ("session", "member/resp/session.py:ClientSession", "member/resp/", "what a client has set"),
     ("counters", "member/replication/delayed_replies.py:Counters", "member/", "numbers that only rise"),
     ("driver", "copyjob/drivers.py:Driver", "copyjob/", "how it is used"),
 ]

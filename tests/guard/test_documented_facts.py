@@ -1,25 +1,19 @@
-"""What the pages name exists: commands, fields, values of the chart, Events, limits, names in code."""
+"""What the pages name exists: fields, values of the chart, Events, limits, names in code."""
 
 import ast
 import operator
 import re
-import shlex
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.exceptions import TyperException
-from typer.main import get_command
 
 from e2e.demo.settings import PhaseName
-from stele.cli.main import app
 from stele.model import crd
+from tests.guard.pages import ROOT, blocks, files, pages
 
-ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = {
     "FailedMount",
     "SyncConsistentHashFactory",
@@ -33,65 +27,9 @@ MIXED_CASE = {"tasksPerOwner"}
 """Options of Spark's data source, which the code compares in lower case."""
 
 
-@cache
-def _files(*patterns: str) -> dict[str, str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    return {name: (ROOT / name).read_text() for name in listed if (ROOT / name).exists()}
-
-
-def _pages() -> dict[str, str]:
-    """Pages about what is, without records of decisions and the changelog."""
-    return _files("*.md", ":!CHANGELOG.md", ":!changelog.d", ":!docs/decisions")
-
-
-def _blocks() -> Iterator[tuple[str, str]]:
-    """Page and text of each block of code, by fence or by four spaces."""
-    for page, text in _pages().items():
-        for match in re.finditer(r"^( *)```\w*\n(.*?)^\1```$|(?:^ {4}[^\n]*\n)+", text, re.M | re.S):
-            yield page, match[2] or match[0]
-
-
-# Commands -------------------------------------------------------------------------------------------------
-
-
-def _refusal(command: Any, words: list[str]) -> str:
-    """Return why `kubectl stele` would not take these words; empty when it would."""
-    try:
-        context = command.make_context("stele", list(words), resilient_parsing=False)
-    except SystemExit:
-        return ""  # --help
-    except TyperException as error:
-        return f"{error}"
-    rest = [*getattr(context, "_protected_args", []), *context.args]
-    if not rest or not hasattr(command, "commands"):
-        return f"{rest} left over" if rest else ""
-    found = command.commands.get(rest[0])
-    return _refusal(found, rest[1:]) if found else f"no command {rest[0]}"
-
-
-def test_commands_of_kubectl_stele_are_taken() -> None:
-    lines = [
-        (page, match[1])
-        for page, block in _blocks()
-        for match in re.finditer(r"^ *\S*kubectl[- ]stele ([^|#;&\n>]+)", block, re.M)
-    ]
-    assert len(lines) > 20
-    refused = {(page, line): _refusal(get_command(app), shlex.split(line)) for page, line in lines}
-    assert {place: why for place, why in refused.items() if why} == {}
-
-
-def test_a_wrong_command_is_found() -> None:
-    command = get_command(app)
-    assert _refusal(command, ["rolout", "status"])
-    assert _refusal(command, ["rollout", "status"])
-    assert _refusal(command, ["drain", "demo-2", "--undone"])
-
-
 def test_targets_and_modules_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    for page, text in _pages().items():
+    for page, text in pages().items():
         for name in re.findall(r"^(?:    |`)make ([a-z-]+)", text, re.M):
             assert name in targets, f"{page}: make {name}"
         for name in re.findall(r"python -m ((?:e2e|tests|docs|stele)[\w.]*)", text):
@@ -110,45 +48,6 @@ def test_the_demo_has_a_row_for_each_phase() -> None:
 SCHEMAS = {each.model.KIND: crd.schema_of(each.model) for each in crd.DEFINITIONS}
 
 
-def _unknown(schema: dict[str, Any], value: Any, path: str = "") -> Iterator[str]:
-    """Fields of a manifest that the schema lacks, and those that it lacks and the schema requires."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _unknown(schema.get("items", {}), each, path)
-    if not isinstance(value, dict) or "properties" not in schema:
-        return
-    yield from (f"{path}.{name} is missing" for name in schema.get("required", []) if name not in value)
-    for name, inner in value.items():
-        if name in schema["properties"]:
-            yield from _unknown(schema["properties"][name], inner, f"{path}.{name}")
-        else:
-            yield f"{path}.{name} is unknown"
-
-
-def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
-    texts = [*_blocks(), *_files("examples/*.yaml").items()]
-    for place, text in texts:
-        for match in re.finditer(r"^ *apiVersion: stele\.dev.*?(?=^END|\Z)", text, re.M | re.S):
-            yield place, yaml.safe_load(match[0])
-
-
-def test_manifests_have_the_fields_of_their_kind() -> None:
-    manifests = list(_manifests())
-    assert len(manifests) >= 6
-    for place, found in manifests:
-        spec = SCHEMAS[found["kind"]]["properties"]["spec"]
-        assert list(_unknown(spec, found["spec"], "spec")) == [], place
-
-
-def test_a_wrong_manifest_is_found() -> None:
-    spec = SCHEMAS["TabletCluster"]["properties"]["spec"]
-    wrong = {"members": 3, "storage": {"sise": "2Gi"}}
-    assert list(_unknown(spec, wrong, "spec")) == [
-        "spec.storage.size is missing",
-        "spec.storage.sise is unknown",
-    ]
-
-
 def _has(schema: dict[str, Any], names: list[str]) -> bool:
     """Whether the path leads to a field; below lists, maps and what Kubernetes defines anything does."""
     if not names or "properties" not in schema:
@@ -160,7 +59,7 @@ def _has(schema: dict[str, Any], names: list[str]) -> bool:
 def test_fields_that_pages_name_exist(part: str) -> None:
     unknown = [
         f"{page}: {path}"
-        for page, text in _pages().items()
+        for page, text in pages().items()
         for path in re.findall(rf"`({part}(?:\.[a-z]\w*)+)", text)
         if not any(_has(schema, path.split(".")) for schema in SCHEMAS.values())
     ]
@@ -169,7 +68,7 @@ def test_fields_that_pages_name_exist(part: str) -> None:
 
 def test_values_of_the_chart_that_pages_set_exist() -> None:
     values = yaml.safe_load((ROOT / "charts/stele/values.yaml").read_text())
-    for page, text in _pages().items():
+    for page, text in pages().items():
         for path in re.findall(r"--set '?([A-Za-z.]+)=", text):
             inner = values
             for name in path.split("."):
@@ -195,7 +94,7 @@ def _reasons(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_list_of_events_is_complete() -> None:
-    sources = _files("operator/stele/core/control/*.py", "operator/stele/master/*.py")
+    sources = files("operator/stele/core/control/*.py", "operator/stele/master/*.py")
     reasons = {reason for text in sources.values() for reason in _reasons(ast.parse(text))}
     section = (ROOT / "docs/operating/monitoring.md").read_text().partition("\n## Events\n")[2]
     first_cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
@@ -205,7 +104,7 @@ def test_the_list_of_events_is_complete() -> None:
 def test_labels_of_metrics_in_queries_have_values_that_exist() -> None:
     reference = (ROOT / "docs/reference/metrics.md").read_text()
     rows = {name: line for line in reference.splitlines() for name in re.findall(r"`(stele_\w+)`", line)}
-    found = re.findall(r'(stele_\w+)\{(\w+)!?="(\w+)"', "".join(text for _, text in _blocks()))
+    found = re.findall(r'(stele_\w+)\{(\w+)!?="(\w+)"', "".join(block.text for block in blocks()))
     assert found
     for metric, label, value in found:
         assert f"`{label}`" in rows[metric], f"{metric} has no label {label}"
@@ -216,7 +115,7 @@ def test_labels_of_metrics_in_queries_have_values_that_exist() -> None:
 
 
 def _sources() -> dict[str, str]:
-    return _files("*.py", "*.java", "*.yaml", "*.tpl", "*.toml", "Makefile", "images/*", "charts/*")
+    return files("*.py", "*.java", "*.yaml", "*.tpl", "*.toml", "Makefile", "images/*", "charts/*")
 
 
 def test_names_in_code_font_exist() -> None:
@@ -224,7 +123,7 @@ def test_names_in_code_font_exist() -> None:
     words |= {f"{word}_total" for word in words if word.startswith("stele_")}
     unknown = {
         f"{page}: {name}"
-        for page, text in _pages().items()
+        for page, text in pages().items()
         for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\(\))?`", text)
         if name not in NOT_OURS and not name.endswith(".py") and not set(name.split(".")) <= words
     }
@@ -233,7 +132,7 @@ def test_names_in_code_font_exist() -> None:
 
 def _texts() -> str:
     """All texts of the product, each on a line of its own."""
-    nodes = (node for text in _files("operator/*.py").values() for node in ast.walk(ast.parse(text)))
+    nodes = (node for text in files("operator/*.py").values() for node in ast.walk(ast.parse(text)))
     return "\n".join(str(node.value) for node in nodes if isinstance(node, ast.Constant))
 
 
@@ -243,7 +142,7 @@ def test_replies_to_clients_are_quoted_as_they_are() -> None:
     variable = r"\.\.\.|'x'|\b[A-Z]\b|[\d,]+|\b(?:arguments|bytes) (?=exceeds)|[*`;]|^-[A-Z_]+(?: [A-Z_]+:)?"
     quoted = [
         (page, part.strip())
-        for page, text in _pages().items()
+        for page, text in pages().items()
         for reply in re.findall(r"`(-[A-Z_]{3,} [^`\n]+)`", text)
         for part in re.split(variable, reply)
         if part.strip().count(" ") > 1
@@ -257,7 +156,7 @@ def test_files_and_modules_exist() -> None:
     roots = [ROOT / name for name in ("", "operator/stele", "operator/stele/core", "tests")]
     tops = [path.name for path in (ROOT / "operator/stele").iterdir() if path.is_dir()]
     module = rf"(?:{'|'.join(tops)})(?:/[a-z_]+)+"
-    for page, text in _pages().items():
+    for page, text in pages().items():
         paths = re.findall(r"`(\w+(?:/\w+)+\.py)`", text)
         modules = re.findall(rf"`({module})`", text) if page.endswith("layout.md") else []
         for name in [*paths, *modules]:
@@ -295,7 +194,7 @@ def _number(node: ast.AST) -> float | None:
 def _constants() -> dict[str, set[float]]:
     """Numbers by the names that modules and classes give them."""
     found: dict[str, set[float]] = {}
-    for text in _files("operator/stele/*.py").values():
+    for text in files("operator/stele/*.py").values():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
@@ -328,7 +227,7 @@ def _wrong_limits(text: str) -> Iterator[str]:
 
 
 def test_limits_have_the_numbers_of_the_code() -> None:
-    wrong = {page: list(_wrong_limits(text)) for page, text in _pages().items()}
+    wrong = {page: list(_wrong_limits(text)) for page, text in pages().items()}
     assert {page: rows for page, rows in wrong.items() if rows} == {}
 
 

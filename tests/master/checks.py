@@ -49,8 +49,8 @@ def lost_partitions(harness: Harness) -> set[int]:
 def _slots(harness: Harness) -> Iterator[str]:
     live, table = live_members(harness), harness.table()
     able = [index for index in live if not table.members[index].lite]
-    wanted = min(harness.world.wanted.replicas, len(able))
     for number, row in enumerate(table.partitions):
+        wanted = min(table.replicas_of(number, harness.world.wanted.replicas), len(able))
         if number in lost_partitions(harness):
             continue
         frozen, keeps = harness.head().state != "Active", harness.head().state in ("Frozen", "Passive")

@@ -10,11 +10,14 @@ from stele.core.control.decide import FORMING_SECONDS
 from stele.core.control.failure_detector import Timing
 from stele.core.control.requests import NamedHandover
 from stele.core.placement.migration import Type
+from stele.core.table.groups import DesiredGroup
 from tests.master.checks import check_state, lost_partitions, served
-from tests.master.harness import Crash, Fuse, Harness
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness
 
 TIMING = Timing(heartbeat=1.0, lease=3.0, grace=6.0)
 QUIET_TICKS = 5
+GROUP = (DesiredGroup("a", 2, 3),)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ def _stop(harness: Harness) -> None:
     harness.world.volumes[1].stopping = True
 
 
+def _group(harness: Harness) -> None:
+    """A keyspace with more replicas than the others, and than there are members."""
+    harness.change_spec(groups=GROUP)
+
+
 def _nothing(harness: Harness) -> None:
     return
 
@@ -102,6 +110,8 @@ SCENARIOS: dict[str, Scenario] = {
     "promotion": Scenario(3, 1, 2, _kill_owner),
     "promotion of a lite member": Scenario(3, 1, 2, _lite(), None, _lite(2)),
     "emptying for a lite member": Scenario(3, 1, 2, _lite(0), Type.MOVE),
+    "group": Scenario(3, 1, 1, _change_spec(groups=(DesiredGroup("a", 2, 2), DesiredGroup("b", 1, 3)))),
+    "copy in a group": Scenario(2, 1, 1, _change_spec(members=3, groups=GROUP), Type.COPY, _group),
     "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
     "rolling update": Scenario(2, 1, 2, _outdate),
     "planned stop": Scenario(3, 2, 2, _stop),
@@ -113,7 +123,7 @@ SCENARIOS: dict[str, Scenario] = {
 async def prepared(scenario: Scenario) -> Harness:
     """The cluster just before the change, with a fresh master that has not looked at it yet."""
     harness = Harness(scenario.members, scenario.partitions, scenario.replicas, timing=TIMING)
-    harness.world.restart_seconds = TIMING.grace
+    harness.world.restart_seconds_max = TIMING.grace
     if scenario.forms:
         await harness.until_quiet(quiet=QUIET_TICKS)
     if scenario.before is not None:
@@ -163,7 +173,7 @@ async def heal(harness: Harness) -> None:
             harness.revive(index)
     await finish(harness)
     assert not lost_partitions(harness)
-    assert served(harness) == set(range(harness.world.number))
+    assert served(harness) == set(range(len(harness.table().partitions)))
 
 
 async def pass_seconds(harness: Harness, seconds: int) -> None:

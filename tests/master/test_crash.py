@@ -15,7 +15,8 @@ from stele.master.loop import Deposed
 from stele.wire.configmap import decode_head, encode_head
 from tests.fakes.members import FakeMember
 from tests.master.checks import check_state
-from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
+from tests.master.fuse import Crash, Fuse, crash, lose
+from tests.master.harness import Harness, formed
 from tests.master.scenarios import SCENARIOS, begun, finish, heal, prepared, run, steps_of
 
 INTERRUPTIONS = {

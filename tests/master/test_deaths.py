@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.master.harness import Crash, Fuse, Harness
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness
 from tests.master.scenarios import SCENARIOS, Scenario, finish, heal, prepared, steps_of
 
 ROLES = ("source", "destination", "both", "third")

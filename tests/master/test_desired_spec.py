@@ -3,6 +3,7 @@
 import pytest
 
 from stele.core.control.rebalance import planner
+from stele.core.control.requests import NamedMove
 from stele.core.placement.plan import Plan
 from tests.master.harness import Harness, formed
 
@@ -53,6 +54,24 @@ async def test_a_scale_down_below_the_copies_moves_what_it_can_before_it_asks() 
     await harness.apply(members=4)
     assert harness.state.rebalance.proposal is None
     harness.check_balanced(4, 2)
+
+
+async def test_a_partition_that_users_move_keeps_its_copies_until_fewer_are_approved() -> None:
+    harness = await formed(members=4, partitions=8, replicas=3)
+    row = harness.table().partitions[0]
+    (outside,) = set(range(4)) - row.members
+    kept = min(row.members)
+    moved = NamedMove(0, f"demo-{kept}", f"demo-{outside}")
+    harness.world.ask("mine", moves=(moved,))
+    await harness.until(lambda: 0 in harness.state.operations.migrations)
+    harness.world.drained |= set(range(4)) - {kept, outside}
+    while await harness.tick():
+        assert fewest(harness) == 3
+    assert (harness.progress.phase, harness.progress.copies_left) == ("Proposed", 2)
+    assert harness.copies() == {3}
+    harness.approve()
+    await harness.until_quiet()
+    assert harness.copies() == {2}
 
 
 @pytest.mark.parametrize("how", ["drain", "scale-down"])

@@ -3,7 +3,8 @@
 import pytest
 
 from stele.core.control.requests import NamedMove
-from tests.master.harness import TIMING, Harness, formed
+from tests.master.harness import Harness, formed
+from tests.master.world import TIMING
 
 
 async def lost(harness: Harness, index: int) -> set[int]:

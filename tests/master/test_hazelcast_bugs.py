@@ -5,7 +5,8 @@ from stele.core.control.operations.cluster_state import Step
 from stele.core.control.publication import exchange_request
 from tests.fakes.members import FakeMember
 from tests.master.checks import lost_partitions
-from tests.master.harness import Fuse, Harness, formed, lose
+from tests.master.fuse import Fuse, lose
+from tests.master.harness import Harness, formed
 from tests.master.scenarios import SCENARIOS, finish, heal, prepared
 
 

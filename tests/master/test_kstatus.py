@@ -3,24 +3,30 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from msgspec import structs
 
-from stele.core.control.commands import OpId, TabletReport
+from stele.adapters.kubernetes.api import KEYSPACES
+from stele.core.control.commands import ExchangeReply, OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberObject, PodFacts
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.state import State
 from stele.core.control.volumes import Recovery
+from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
 from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.table import Partition, PartitionTable
 from stele.core.tablet.lifecycle import TabletState
 from stele.master import plan_status, status
+from stele.master.cache import Cache
+from stele.master.keyspaces import KeyspaceObjects
 from stele.master.lost_volumes import VOLUME_CONFLICT
 from stele.master.member_status import member_status
 from stele.master.view import View
 from stele.model import TabletCluster, Unreadable
-from stele.model.cluster import TabletClusterStatus
+from stele.model.cluster_status import TabletClusterStatus
 from stele.model.common import FieldProblem
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
@@ -116,6 +122,11 @@ def lack_features(state: State) -> None:
     state.membership.liveness[2].note_incompatible("its build lacks a feature")
 
 
+def doubt(state: State) -> None:
+    reply = ExchangeReply("OK", "", "u", "c", 1, 1, 0, 1)
+    state.membership.liveness[0].report = structs.replace(reply, in_doubt=2)
+
+
 def roll(state: State) -> None:
     state.stops.updating = 2
 
@@ -146,6 +157,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a member leaves": (state_of(leave), "InProgress", "Migrating"),
     "an owner is replaced": (state_of(shrink), "InProgress", "MemberUnreachable"),
     "pods are outdated": (changed(outdated=("Pod demo-0 (image)",)), "InProgress", "MembersOutdated"),
+    "volumes grow": (changed(resizing=("demo-0 (1Gi of 2Gi)",)), "InProgress", "VolumesResizing"),
     "objects go": (changed(removed=("Pod demo-0",)), "InProgress", "WaitsForRemoval"),
     "copies are lost, a moment ago": (state_of(lose(1.0)), "InProgress", "UnderReplicated"),
     "copies are lost": (state_of(lose(31.0)), "Failed", "AllReplicasLost"),
@@ -179,6 +191,7 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "no space": (state_of(refuse_space), "Failed", "NoSpace"),
     "a copy that cannot end": (state_of(write_much), "Failed", "CopyCannotEnd"),
     "a service that fails": (state_of(fail_service), "Failed", "ServiceFailed"),
+    "transactions in doubt": (state_of(doubt), "Failed", "InDoubt"),
     "no progress": (state_of(migrate(0.0)), "Failed", "NoProgress"),
 }
 
@@ -189,6 +202,20 @@ def test_a_cluster(what: str) -> None:
     shown = status.cluster_status(cluster(), change(view((0, 1), (1, 0))), "")
     assert judged(shown, 7) == (verdict, reason)
     assert judged(shown, 8)[0] == "InProgress", "its spec was changed since"
+
+
+@pytest.mark.parametrize("formed", [True, False])
+def test_what_keeps_a_pod_from_starting_is_said_at_the_cluster(formed: bool) -> None:
+    seen = view((0, 1))
+    pod = PodFacts("u", "", "", ended=False, problem="ErrImagePull: no:such is not found")
+    liveness = replace(seen.state.membership.liveness[2], answered_seconds=0.0)
+    liveness.member_object = MemberObject(2, "demo-2", pod=pod)
+    if not formed:
+        seen = replace(seen, state=State(1, PartitionTable.empty(8), 1, 0, 0.0))
+    seen.state.membership.liveness[2] = liveness
+    shown = status.cluster_status(cluster(), seen, "")
+    text = next(each.message for each in shown.conditions if each.type == "Ready")
+    assert text.endswith("demo-2: ErrImagePull: no:such is not found" + ("" if formed else ")"))
 
 
 def test_nothing_is_under_way_while_a_user_holds_it_back() -> None:
@@ -242,6 +269,8 @@ def test_a_table_that_is_lost_while_members_hold_data() -> None:
     ("spec", "reason"),
     [
         ({"replicas": 4}, "FewerMembersThanReplicas"),
+        ({"storage": {"size": "1Mi"}}, "VolumeTooSmall"),
+        ({"storage": {"size": "536870911"}}, "VolumeTooSmall"),
         ({"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}, "RequestsExceedLimits"),
     ],
 )
@@ -252,12 +281,23 @@ def test_a_spec_that_cannot_be_fulfilled(spec: dict[str, Any], reason: str) -> N
     assert judged(status.cluster_status(wrong, view((0, 1)), ""), 7) == ("Failed", reason)
 
 
+def test_the_smallest_volume_that_is_of_use() -> None:
+    given = {"members": 3, "storage": {"size": "0.5Gi"}}
+    smallest = TabletCluster.read({"metadata": {"name": "demo", "generation": 7}, "spec": given})
+    assert isinstance(smallest, TabletCluster)
+    assert judged(status.cluster_status(smallest, view((0, 1)), ""), 7) == ("Current", "AsDesired")
+
+
 def test_a_cluster_that_cannot_be_read_or_begun() -> None:
     before = TabletClusterStatus(observed_generation=6)
     wrong = Unreadable("TabletCluster", "ns", "demo", (FieldProblem("spec.members", "0", "too few"),), 7)
     assert judged(status.invalid(before, wrong, NOON), 7) == ("Failed", "InvalidResource")
     taken = status.blocked(before, NameTaken(["ConfigMap demo-table"]), 7, NOON)
     assert judged(taken, 7) == ("Failed", "NameTaken")
+    newer = status.stopped(before, "the cluster uses format 99", 7, NOON, lasting=True)
+    assert judged(newer, 7) == ("Failed", "MasterStopped")
+    defect = status.stopped(before, "a defect of Stele", 7, NOON, lasting=False)
+    assert judged(defect, 7) == ("InProgress", "MasterStopped")
     leaves = status.blocked(before, NameLeaves(["ConfigMap demo-table"]), 7, NOON)
     assert judged(leaves, 7) == ("InProgress", "WaitsForRemoval")
 
@@ -294,6 +334,21 @@ def test_a_member_of_an_old_build() -> None:
     assert judged(member_status(member(2), seen, 0), 3) == ("Failed", "MembersIncompatible")
 
 
+def test_the_last_member_that_takes_data_is_drained() -> None:
+    """Nothing is planned for it: it would be drained for ever."""
+    seen = view((0,), (0,))
+    for liveness in seen.state.membership.liveness.values():
+        assert liveness.member_object is not None
+        liveness.member_object = replace(liveness.member_object, drain=True)
+    shown = member_status(member(), seen, 0)
+    assert judged(shown, 3) == ("Failed", "NoOtherMember")
+    text = next(each.message for each in shown.conditions if each.type == "Stalled")
+    assert text.startswith("2 copies cannot be moved off")
+    assert "add members, or: kubectl stele drain demo-0 --undo" in text
+    comes = replace(seen, desired=replace(seen.desired, members=4))
+    assert judged(member_status(member(), comes, 0), 3) == ("InProgress", "Draining")
+
+
 def test_a_member_without_its_volume() -> None:
     seen = view((0, 1))
     lose_volume(seen.state)
@@ -327,6 +382,51 @@ def test_a_plan(phase: str, reason: str, spec: dict[str, Any], verdict: str) -> 
     assert judged(plan_status.with_conditions_of(shown, rebalance(**spec), NOON), 5)[0] == verdict
 
 
+class Declared:
+    """Keyspaces of the cluster, all of whose members use a catalog of one version."""
+
+    def __init__(self, used: int) -> None:
+        self.cache = Cache(lambda _kind, _stored: None)
+        self.objects = KeyspaceObjects(AsyncMock(), self.cache, AsyncMock(), "ns", "demo")
+        self.seen = view((1, 2))
+        for liveness in self.seen.state.membership.liveness.values():
+            reply = ExchangeReply("OK", "", "u", "c", 1, 1, 0, 1)
+            liveness.report = structs.replace(reply, catalog_version=used)
+
+    def add(self, name: str, keyspace: str | None = None, **meta: Any) -> None:
+        fixed = {"name": name, "namespace": "ns", "uid": name, "generation": 3, "resourceVersion": "1"}
+        spec = {"cluster": "demo"} | ({} if keyspace is None else {"name": keyspace})
+        self.cache.put(KEYSPACES, {"metadata": fixed | meta, "spec": spec})
+
+    def judged(self, name: str) -> tuple[str, str]:
+        self.objects._use(Catalog(1, self.objects.declared().settings))
+        found = self.objects.statuses(self.seen.state, NOON)
+        return next(judged(shown, 3) for stored, shown in found if stored["metadata"]["name"] == name)
+
+
+def test_a_keyspace() -> None:
+    declared = Declared(1)
+    declared.add("a")
+    declared.add("b", "a")
+    declared.add("c", deletionTimestamp="2030-01-01T12:00:00Z")
+    assert declared.judged("a") == ("Current", "AsDesired")
+    assert declared.judged("b") == ("Failed", "AlreadyDeclared")
+    assert declared.judged("c") == ("InProgress", "Dropping")
+
+
+def test_a_keyspace_that_members_do_not_use_yet() -> None:
+    declared = Declared(0)
+    declared.add("a")
+    assert declared.judged("a") == ("InProgress", "WaitsForMembers")
+
+
+def test_a_keyspace_too_many() -> None:
+    declared = Declared(1)
+    for number in range(KEYSPACES_MAX + 1):
+        declared.add(f"k{number:04}")
+    assert declared.judged(f"k{KEYSPACES_MAX:04}") == ("Failed", "TooManyKeyspaces")
+
+
 OTHERS = {
     "PartitionsReset": "DataLoss says it; the cluster is as desired",
     "TopologyUnknown": "TopologyKnown says it; the cluster is as desired",
@@ -335,6 +435,9 @@ OTHERS = {
     "ClusterState": "of Paused",
     "HoldsLastCopies": "of SafeToEvict",
     "HoldsData": "of SafeToEvict",
+    "AtQuota": "of QuotaReached: its settings are in use all the same",
+    "BelowQuota": "of QuotaReached",
+    "NoQuota": "of QuotaReached",
 }
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from stele.core.control.failover.repair import without_reachable_copy
 from tests.fakes.members import Tablet
-from tests.master.harness import TIMING, Crash, Fuse, Harness, formed
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness, formed
+from tests.master.world import TIMING
 
 
 async def lost(harness: Harness, *members: int) -> set[int]:

@@ -3,7 +3,8 @@
 import pytest
 
 from stele.core.control.failure_detector import NodeState, Replacement
-from tests.master.harness import Crash, Fuse, Harness, formed
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness, formed
 
 GRACE_TICKS = 40
 

@@ -8,8 +8,8 @@ from stele.core.control.failure_detector import MemberObject, NodeState, PodFact
 from stele.master.lost_volumes import unavailable_volumes
 from stele.master.member_status import member_status
 from stele.master.view import View
-from tests.master.harness import CONFLICT
 from tests.master.test_statuses import condition, member, view
+from tests.master.world import CONFLICT
 
 BOUND = "the volume of demo-2 is bound to node n1, which is"
 

@@ -8,7 +8,8 @@ from stele.core.control.commands import Result
 from stele.core.control.operations.move import Step
 from stele.core.control.rebalance.planner import preview
 from stele.core.control.requests import NamedMove
-from tests.master.harness import Crash, Fuse, Harness, formed
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness, formed
 
 
 async def test_a_plan_waits_for_its_approval_and_tells_what_it_would_do() -> None:

@@ -1,11 +1,11 @@
-"""When what a pod's status shows of the container began, by its node's clock."""
+"""What a pod's status shows: when the state of its container began, and why it cannot start."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from stele.master.kubernetes import pod_facts
+from stele.master.pods import pod_facts, problem_of
 
 EARLIER, LATER = "2030-01-01T12:00:05Z", "2030-01-01T12:00:09Z"
 ENDED_LATER = {"terminated": {"finishedAt": LATER}}
@@ -36,3 +36,71 @@ def test_the_start_of_what_runs_counts_or_the_last_end(
     state: dict[str, Any], last: dict[str, Any], since: str
 ) -> None:
     assert shown(state, last) == since
+
+
+NO_IMAGE = {"reason": "ErrImagePull", "message": "no:such is not found"}
+CRASHES = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+
+
+def ended_with(message: str) -> dict[str, Any]:
+    """A process that ends at once, with the end of its log as the kubelet takes it."""
+    terminated = {"reason": "Error", "exitCode": 1, "message": message}
+    return {"containerStatuses": [{"state": {"waiting": CRASHES}, "lastState": {"terminated": terminated}}]}
+
+
+NO_ROOM = "0/3 nodes are available: 3 Insufficient memory."
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        ({"containerStatuses": [{"state": {"waiting": NO_IMAGE}}]}, "ErrImagePull: no:such is not found"),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "state": {"waiting": CRASHES},
+                        "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+                    }
+                ]
+            },
+            "CrashLoopBackOff: OOMKilled, exit code 137; back-off 10s restarting failed container",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": NO_ROOM,
+                    }
+                ]
+            },
+            f"Unschedulable: {NO_ROOM}",
+        ),
+        (
+            ended_with("x\nstele-member: UNKNOWN_FORMAT: the volume /data was used by a newer build\n"),
+            "CrashLoopBackOff: Error, exit code 1; stele-member: UNKNOWN_FORMAT: the volume /data was used "
+            "by a newer build; back-off 10s restarting failed container",
+        ),
+        (
+            ended_with("a\x1b[31mb\x00c"),
+            "CrashLoopBackOff: Error, exit code 1; a [31mb c; back-off 10s restarting failed container",
+        ),
+        (
+            ended_with("x" * 2048),
+            f"CrashLoopBackOff: Error, exit code 1; {'x' * 500}...; back-off 10s restarting failed container",
+        ),
+        (
+            ended_with(" \n\n"),
+            "CrashLoopBackOff: Error, exit code 1; back-off 10s restarting failed container",
+        ),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}, ""),
+        ({"containerStatuses": [{"state": {"waiting": {"reason": "InvalidImageName"}}}]}, "InvalidImageName"),
+        ({"containerStatuses": [{"state": {"running": {}}}]}, ""),
+        ({}, ""),
+    ],
+)
+def test_why_a_pod_cannot_start(status: dict[str, Any], problem: str) -> None:
+    assert problem_of({"status": status}) == problem

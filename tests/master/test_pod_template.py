@@ -61,6 +61,11 @@ def test_labels_and_annotations_are_added_to_those_of_the_operator() -> None:
     )
 
 
+def test_the_end_of_a_failed_container_s_log_is_kept_in_the_status() -> None:
+    containers = PLAIN["spec"]["containers"]
+    assert {each["terminationMessagePolicy"] for each in containers} == {"FallbackToLogsOnError"}
+
+
 def test_variables_are_added_to_both_containers() -> None:
     more = [{"name": "TZ", "value": "UTC"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "a"}}}]
     for plain, container in zip(

@@ -2,11 +2,12 @@
 
 import pytest
 
-from stele.core.control.commands import ExchangeReply
+from stele.core.control.commands import ExchangeReply, Row
 from stele.core.control.volumes import Recovery, RecoveryPolicy
 from stele.errors import SteleError
 from tests.master.checks import check_state
-from tests.master.harness import Crash, Fuse, Harness, crash, formed, lose
+from tests.master.fuse import Crash, Fuse, crash, lose
+from tests.master.harness import Harness, formed
 from tests.master.scenarios import SCENARIOS, Scenario, finish, heal, prepared
 
 UID = "cluster-uid"
@@ -173,6 +174,47 @@ async def test_with_one_table_for_all_every_policy_takes_it(policy: str) -> None
     want(harness, policy=RecoveryPolicy(policy))
     await harness.until_quiet()
     assert harness.copies() == {2}
+    check_state(harness)
+
+
+def advance(harness: Harness, partition: int, by: int, *indexes: int) -> None:
+    """The last row of a partition, with another owner, reached only these members."""
+    before = harness.world.volumes[0].row(partition)
+    row = Row(partition, before.version + by, (*before.replicas[1:], before.replicas[0]))
+    for index in indexes:
+        harness.world.volumes[index].rows[partition] = row
+
+
+NEWEST = "demo-0 (version sum 14)"
+LARGEST = "demo-1 (version sum 13), demo-2 (version sum 13)"
+POLICIES: dict[RecoveryPolicy, tuple[dict[int, int], str, tuple[int, ...]]] = {
+    # Versions of rows, the choice as it is reported, and the members that have to be left out.
+    RecoveryPolicy.MERGE: ({0: 3, 1: 2}, "", ()),
+    RecoveryPolicy.MOST_RECENT: ({0: 3, 1: 1}, f"{NEWEST} and leaves out {LARGEST}", (1, 2)),
+    RecoveryPolicy.MOST_COMPLETE: ({0: 1, 1: 2}, f"{LARGEST} and leaves out {NEWEST}", (0,)),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_of_tables_that_differ_each_policy_takes_another_one(policy: RecoveryPolicy) -> None:
+    versions, choice, left_out = POLICIES[policy]
+    harness = await deleted(replicas=3)
+    advance(harness, 0, 2, 0)
+    advance(harness, 1, 1, 1, 2)
+    want(harness, policy=policy)
+    if choice:
+        names = [f"demo-{index}" for index in left_out]
+        text = await refused(harness)
+        assert f"{policy} takes the table of {choice}" in text
+        assert text.endswith(" ".join(f"--accept-loss {name}" for name in names))
+        for index in left_out:
+            harness.world.volumes.pop(index).alive = False
+        want(harness, *names, policy=policy)
+    await harness.until(lambda: said(harness, "TableRecovered"))
+    rows = harness.table().partitions
+    assert {number: rows[number].version for number in versions} == versions
+    await harness.until_quiet()
+    assert harness.copies() == {3}
     check_state(harness)
 
 

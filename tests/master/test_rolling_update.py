@@ -5,7 +5,8 @@ import pytest
 from stele.core.control.commands import OpenSession, Result
 from stele.core.control.state import UpdatePolicy, UpdateType
 from tests.fakes.members import FakeMember
-from tests.master.harness import Fuse, Harness, formed
+from tests.master.fuse import Fuse
+from tests.master.harness import Harness, formed
 
 
 def outdated(harness: Harness) -> set[int]:
@@ -95,6 +96,19 @@ async def test_the_place_of_a_member_is_kept_for_a_time_only() -> None:
     await harness.ticks(700, 1.0)
     assert harness.copies() == {2}, "the copies are made elsewhere"
     assert harness.world.restarts == [3]
+
+
+async def test_an_outdated_member_that_dies_keeps_its_place_no_longer_than_others() -> None:
+    """Its pod is replaced at once; when that does not start either, nobody waits 10 minutes for it."""
+    harness = await formed(4, 6, update=UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 3))
+    harness.world.broken = "ErrImagePull: no such image"
+    harness.kill(3)
+    harness.world.outdate()
+    await harness.until(lambda: harness.world.restarts)
+    await harness.ticks(int(harness.world.wanted.timing.grace) + 60, 1.0)
+    assert harness.world.restarts == [3]
+    assert harness.copies() == {2}, "the copies are made elsewhere"
+    assert harness.state.stops.update_problem, "it is still shown"
 
 
 @pytest.mark.parametrize(

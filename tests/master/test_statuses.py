@@ -23,7 +23,7 @@ from stele.master.conditions import _available
 from stele.master.member_status import member_status
 from stele.master.view import View, lives
 from stele.model import TabletCluster, TabletMember, TabletRebalance
-from stele.model.cluster import ClusterPhase, TabletClusterStatus
+from stele.model.cluster_status import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.member import VolumeStatus
 from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus

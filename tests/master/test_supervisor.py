@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +14,19 @@ from stele.core.control.state import ClusterEvent, State
 from stele.core.table.table import PartitionTable
 from stele.errors import Corrupt
 from stele.master import supervisor as tested
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.metrics import RECONCILE_ERRORS
+from stele.master.settings import Settings
 from stele.master.supervisor import DEPOSED_SECONDS, FAILED_SECONDS, FAILED_SECONDS_MAX, Supervisor
+from stele.model import TabletCluster
+from stele.model.cluster_status import TabletClusterStatus
+from stele.model.conditions import ConditionType, set_condition
+from stele.model.ownership import NameTaken
 from tests.contract.conftest import simulated_api
 from tests.fakes.api import NAMESPACE
 from tests.fakes.kstatus import kstatus
+from tests.master.test_statuses import NOON
 
 KEY = ("ns", "demo")
 
@@ -64,6 +72,21 @@ class _Failing(_Loop):
 
     async def close(self) -> None:
         self.closed = True
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_hand_overs_under_way_end_first_but_not_for_ever(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr(tested, "HAND_OVER_SECONDS_MAX", 60.0 if ends else 0.05)
+    migration = SimpleNamespace(holds_clients=True)
+    state = SimpleNamespace(operations=SimpleNamespace(migrations={1: migration}))
+    monkeypatch.setattr(supervisor, "states", lambda: {KEY: state})
+    finished = asyncio.create_task(supervisor.finish_hand_overs())
+    await asyncio.sleep(0.03)
+    assert not finished.done()
+    migration.holds_clients = not ends
+    await finished
 
 
 @pytest.mark.parametrize(
@@ -209,3 +232,85 @@ async def test_a_cluster_that_was_never_valid_says_so_once() -> None:
     await watching._match()
     assert await api.get(CLUSTERS, namespace, "demo") == shown
     assert watching.states() == {}
+
+
+TABLE = Corrupt("table head: the cluster uses format 99; use the version that wrote it", "UNKNOWN_FORMAT")
+
+
+class Stopping:
+    """A supervisor of one cluster, whose status an earlier master wrote with epoch 3."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def sleep(seconds: float) -> None: ...
+
+        monkeypatch.setattr(tested.asyncio, "sleep", sleep)
+        self.api = simulated_api()
+        settings = Settings("member:1", "spark:1", (), "", "test")
+        self.supervisor = Supervisor(self.api, cast("Any", None), settings)
+        self.key = (NAMESPACE, "demo")
+
+    async def begin(self) -> None:
+        spec = {"members": 3, "storage": {"size": "1Gi"}}
+        await self.api.create(CLUSTERS, NAMESPACE, {"metadata": {"name": "demo"}, "spec": spec})
+        await self.show(3)
+        stored = await self.stored()
+        cluster, watching = TabletCluster.read(stored), self.supervisor
+        assert isinstance(cluster, TabletCluster)
+        watching.cache.put(CLUSTERS, stored)
+        watching._epochs[self.key] = cluster.status.epoch
+        watching._objects[self.key] = KubernetesClusterObjects(
+            self.api, watching.cache, watching._settings, cluster, lambda _: NOON
+        )
+
+    async def stored(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self.api.get(CLUSTERS, NAMESPACE, "demo")
+        return found
+
+    async def show(self, epoch: int) -> None:
+        """Write the status as a master of a later build does."""
+        facts = {"epoch": epoch, "phase": "Running", "laterField": 7, "observedGeneration": 1}
+        ready = TabletClusterStatus().conditions
+        ready = set_condition(ready, ConditionType.READY, True, "AsDesired", "", generation=1, now=NOON)
+        facts["conditions"] = [each.to_dict() for each in ready]
+        await self.api.patch_status(CLUSTERS, NAMESPACE, "demo", facts)
+
+    async def fail(self, error: Exception) -> dict[str, Any]:
+        await self.supervisor._guard(self.key, cast("ClusterLoop", _Failing(error)))
+        return await self.stored()
+
+
+@pytest.fixture
+async def stopping(monkeypatch: pytest.MonkeyPatch) -> Stopping:
+    found = Stopping(monkeypatch)
+    await found.begin()
+    assert kstatus(await found.stored()) == "Current"
+    return found
+
+
+async def test_a_table_of_a_later_release_stalls_the_cluster(stopping: Stopping) -> None:
+    shown = await stopping.fail(TABLE)
+    assert kstatus(shown) == "Failed"
+    assert "the cluster uses format 99" in shown["status"]["message"]
+    assert (shown["status"]["laterField"], shown["status"]["epoch"]) == (7, 3)
+    again = await stopping.fail(TABLE)
+    assert again == shown, "it is written once"
+
+
+async def test_a_failure_that_a_restart_may_end_stalls_the_cluster_when_it_is_repeated(
+    stopping: Stopping,
+) -> None:
+    assert [kstatus(await stopping.fail(ValueError("x"))) for _ in range(2)] == ["InProgress", "Failed"]
+
+
+@pytest.mark.parametrize("error", [TABLE, ValueError("x")])
+async def test_the_status_of_a_later_master_stays(stopping: Stopping, error: Exception) -> None:
+    """This process stood still, and another one got the Lease."""
+    await stopping.show(4)
+    assert kstatus(await stopping.fail(error)) == "Current"
+
+
+@pytest.mark.parametrize("error", [Deposed("epoch 9"), NameTaken(["ConfigMap demo-table"])])
+async def test_failures_that_say_who_else_writes_leave_the_status(
+    stopping: Stopping, error: Exception
+) -> None:
+    assert kstatus(await stopping.fail(error)) == "Current"

@@ -20,7 +20,7 @@ from tests.fakes.copier import NoCopier
 from tests.fakes.members import FakeNet
 from tests.fakes.spec import desired_spec
 from tests.fakes.table_store import MemoryTableStore, StoredObjects
-from tests.master.harness import FakeWorld, Pod
+from tests.master.world import FakeWorld, Pod
 from tests.member.harness.cluster import (
     CLUSTER,
     HASTY,

@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> process.Process:
     monkeypatch.setattr(process, "tune_gc", lambda: None)
-    settings = read_settings(MemberProcess(0, HOST, tmp_path / "m0", free_ports(6)).environment())
+    settings = read_settings(MemberProcess(0, HOST, tmp_path / "m0", free_ports(7)).environment())
     return process.Process(settings)
 
 
@@ -115,8 +115,8 @@ async def test_stops_politely_and_is_ready_when_it_serves(one: Cluster) -> None:
 @pytest.mark.skipif(len(listen_hosts("")) < 2, reason="no IPv6 on this machine")
 async def test_every_port_answers_on_ipv6_too(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, replicas=1, STELE_BIND="") as made:
-        resp, peer, admin, _, metrics, cluster_port = made.members[0].ports
-        for port in (resp, peer, admin, metrics, cluster_port):
+        resp, peer, admin, _, metrics, cluster_port, read_port = made.members[0].ports
+        for port in (resp, peer, admin, metrics, cluster_port, read_port):
             for host in ("127.0.0.1", "::1"):
                 _, writer = await asyncio.open_connection(host, port)
                 writer.close()

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from stele.core.kv.keyslot import partition_of
+from stele.core.table.groups import NO_GROUPS
+from stele.member.replication.keyspaces import Keyspaces
+from stele.member.replication.routes import Routes
 from stele.member.serving.router import RequestRouter
 from stele.member.storage.volume import LOCK
 from tests.member.harness.clients import RespError
@@ -178,15 +181,19 @@ async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
             self.looked += 1
             return super().values()
 
-    replicas = Replicas({n: SimpleNamespace(waiters=[], waiting_for_lease=[]) for n in range(3)})
-    replicas[1].waiters.append("a request")
-    member: Any = SimpleNamespace(replicas=replicas, table=None, counters=None, turn_budget=None)
-    store = RequestRouter(member, {}, member, member, member)
+    replicas = Replicas({n: SimpleNamespace(owes=False, acknowledged=False) for n in range(3)})
+    replicas[1].owes = True
+    table = SimpleNamespace(keyspaces=Keyspaces(), routes=Routes(NO_GROUPS, 1))
+    member: Any = SimpleNamespace(
+        replicas=replicas, table=table, counters=None, turn_budget=None, read=None, available_since=None
+    )
+    local: Any = SimpleNamespace(stop=lambda: None, busy=False)
+    store = RequestRouter(member, {}, *[member] * 6, local)
     store.stop()
     assert [store.busy(), store.busy()] == [True, True]
-    replicas[1].waiting_for_lease.append(replicas[1].waiters.pop())
+    replicas[1].owes, replicas[1].acknowledged = False, True
     assert store.busy()
-    replicas[1].waiting_for_lease.clear()
+    replicas[1].acknowledged = False
     assert not store.busy()
     assert replicas.looked == 1
 
@@ -214,7 +221,7 @@ async def test_a_start_that_waits_for_the_volume_can_be_stopped(tmp_path: Path) 
     (tmp_path / "m0").mkdir()
     handle = os.open(tmp_path / "m0" / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4, 5, 6])
+    member = MemberProcess(0, "127.0.0.9", tmp_path / "m0", [1, 2, 3, 4, 5, 6, 7])
     await member.start()
     await eventually(
         lambda: asyncio.sleep(0, member.log()), lambda text: "is used by another process" in text

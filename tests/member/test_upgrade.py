@@ -2,17 +2,19 @@
 
 import asyncio
 import random
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from stele.core.formats import FIRST, SPOKEN
 from stele.wire.storage.volume import TABLE_FILE
 from tests.member.harness import releases
-from tests.member.harness.cluster import HASTY, Client, Cluster, RefusedError, eventually
+from tests.member.harness.cluster import HASTY, Client, Cluster, RefusedError, eventually, key_in
 from tests.member.harness.releases import last_release
 
 MEMBERS = 3
@@ -97,6 +99,40 @@ async def restart(made: Cluster, index: int, source: Path | None, *, kill: bool)
     await made.served()
 
 
+async def answers(made: Cluster, index: int, commands: list[list[bytes]]) -> list[object]:
+    """What one member answers to one connection, errors as their texts."""
+    told: list[object] = []
+    host = made.members[index].host
+    async with redis.asyncio.Redis(host=host, port=made.ports[0], single_connection_client=True) as client:
+        for command in commands:
+            try:
+                told.append(await client.execute_command(*command))
+            except redis.ResponseError as error:
+                told.append(str(error))
+    return told
+
+
+async def test_a_transaction_across_partitions_waits_until_all_members_are_upgraded(tmp_path: Path) -> None:
+    """Nothing of it is done before. Members of the last release know no MULTI."""
+    async with released_cluster(tmp_path) as made:
+        keys = [key_in(partition, PARTITIONS) for partition in range(PARTITIONS)]
+        together = [[b"MSETNX", *(part for key in keys for part in (key, b"1"))]]
+        exec_ = [[b"MULTI"], *([b"INCR", key] for key in keys), [b"EXEC"]]
+        for upgraded in range(MEMBERS):
+            await restart(made, upgraded, None, kill=False)
+            for index in range(MEMBERS):
+                why = await answers(made, index, together)
+                if index <= upgraded:
+                    why += (await answers(made, index, exec_))[-1:]
+                    assert all("until the cluster is upgraded" in str(each) for each in why), why
+                assert "OK" not in why
+                assert await answers(made, index, [[b"MGET", *keys]]) == [[None] * len(keys)]
+        await raise_features(made)
+        assert await answers(made, 0, together) == [1]
+        for index in range(MEMBERS):
+            assert (await answers(made, index, exec_))[-1] == [index + 2] * len(keys)
+
+
 async def test_one_member_after_the_other_is_upgraded_from_the_last_release(tmp_path: Path) -> None:
     """In between members of both builds are killed, owners move to the other build, and copies are made."""
     async with released_cluster(tmp_path) as made, written(made) as clients:
@@ -163,10 +199,21 @@ async def test_after_the_features_rose_the_last_release_is_kept_out_and_loses_no
         await more_writes(clients)
 
 
+def clone_last_commit(folder: Path) -> None:
+    """Into a clone that has no more than that, and nothing to fetch from."""
+    clone = ["git", "clone", "-nq", "--depth=1", f"file://{releases.CHECKOUT}", str(folder)]
+    subprocess.run(clone, check=True)
+    subprocess.run(["git", "-C", str(folder), "remote", "remove", "origin"], check=True)
+
+
+@pytest.mark.parametrize("shallow", [False, True])
 def test_a_checkout_without_the_release_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shallow: bool
 ) -> None:
+    checkout = tmp_path / "checkout"
+    if shallow:
+        clone_last_commit(checkout)
     monkeypatch.setenv("STELE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(releases, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(releases, "CHECKOUT", checkout)
     with pytest.raises(AssertionError, match=r"release 0\.1\.0 is needed .*git fetch --unshallow"):
         last_release()

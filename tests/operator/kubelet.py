@@ -6,7 +6,6 @@ Its volume is what outlives the pod: kept by the name of the claim.
 
 import asyncio
 import itertools
-import os
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +16,11 @@ from stele.adapters.kubernetes.api import Api
 from stele.wire.control import decode_request, encode
 from tests.fakes.members import FakeMember, FakeNet
 from tests.operator.pods import PodWatch
+from tests.worker import networks
 
 ADMIN_PORT = 7001
 
-_networks = itertools.count(os.getpid() % 200)
+_networks = networks(77)
 
 
 class Kubelet(PodWatch):
@@ -36,7 +36,7 @@ class Kubelet(PodWatch):
         self._hosts = itertools.count(1)
 
     async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
-        address = f"127.77.{self._network}.{next(self._hosts)}"
+        address = f"{self._network}.{next(self._hosts)}"
         member = self.volumes.get(name)
         if member is None:
             member = FakeMember(self.net, address, f"uuid-of-{name}", self._cluster_uid)

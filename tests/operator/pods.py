@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -12,7 +13,12 @@ POLL_SECONDS = 0.1
 
 
 class PodWatch(ABC):
-    """Follows the member Pods of one namespace, until closed. `pods`: those that run, by name."""
+    """Follows the member Pods of one namespace, until closed. `pods`: those that run, by name.
+
+    `cannot_start` gives the status of a Pod that cannot start, None of one that can.
+    """
+
+    cannot_start: Callable[[dict[str, Any]], dict[str, Any] | None] = staticmethod(lambda pod: None)
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -78,6 +84,9 @@ class PodWatch(ABC):
                 await self._forget(name)
                 self._pods[name] = pod
                 self._began[name] = datetime.now(UTC)
+                if status := self.cannot_start(pod):
+                    await self._api.patch_status(PODS, self._namespace, name, status)
+                    continue
                 await self._start_pod(name, pod)
                 await self._status(name, {"running": {}})
 

@@ -1,6 +1,6 @@
 """A kubelet for tests that runs the containers of member Pods as processes, as their manifest says.
 
-Pods get addresses 127.78.x.y and the ports of the manifest; a claim is a folder.
+Pods get addresses 127.x.y.z and the ports of the manifest; a claim is a folder.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import NODES, Api, Kind
+from tests.member.harness.forked import Forked
 from tests.operator.pods import PodWatch
+from tests.worker import networks
 
 COMMANDS = {
     "stele-member": "from stele.member.__main__ import main; raise SystemExit(main())",
@@ -25,9 +27,9 @@ COMMANDS = {
 BINDINGS = Kind("v1", "bindings", "Binding")
 NODE = "node"
 
-_networks = itertools.count(os.getpid() % 200)
+_networks = networks(78)
 
-Process = asyncio.subprocess.Process
+Process = Forked | asyncio.subprocess.Process
 
 
 class RealKubelet(PodWatch):
@@ -57,7 +59,7 @@ class RealKubelet(PodWatch):
     async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
         if self.hooks:
             await self._bind(name)
-        self.addresses[name] = f"127.78.{self._network}.{next(self._hosts)}"
+        self.addresses[name] = f"{self._network}.{next(self._hosts)}"
         self._processes[name] = {}
         for container in pod["spec"]["containers"]:
             await self._start(name, container)

@@ -19,7 +19,7 @@ ACCOUNT = "stele-operator"
 CHANGE = {"get", "list", "watch", "create", "update", "patch", "delete"}
 STELE = {
     f"{kind}.stele.dev{part}"
-    for kind in ("tabletclusters", "tabletmembers", "tabletrebalances")
+    for kind in ("tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces")
     for part in ("", "/status", "/finalizers")
 } | {"tabletclusters.stele.dev/scale"}
 RIGHTS = {
@@ -75,7 +75,7 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
     control_plane.kubectl("create", "namespace", tenant)
     assert installed.rights(ACCOUNT, tenant) == RIGHTS
     operator.kubeconfig = login(control_plane, namespace, tmp_path)
-    operator._env |= {
+    operator.env |= {
         "STELE_WATCH_NAMESPACES": "*",
         "STELE_MEMBER_SERVICE_ACCOUNT": "default",
         "STELE_SPARK_CLUSTER_ROLE": f"{namespace}-stele-spark",

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.control_plane
 
 CHART = str(REPOSITORY / "charts" / "stele")
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "u"}}
-KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances"}
+KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces"}
 
 
 BULK_RIGHTS = (
@@ -253,7 +253,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
             who for who, pod in callers.items() if reaching(policies[name], port, pod, where.get(who, "a"))
         }
 
-    assert let_in("members", 6379) == let_in("members", 6380) == callers.keys()
+    assert all(let_in("members", port) == callers.keys() for port in (6379, 6380, 6381))
     assert let_in("members", 7000) == {"members"}
     assert let_in("members", 7001) == {"operator", "bulk"}
     assert let_in("members", 7004) == callers.keys()

@@ -32,6 +32,13 @@ def rebalance(name: str = "demo-1", **spec: Any) -> dict[str, Any]:
     return resource("TabletRebalance", name, {"cluster": "demo", **spec})
 
 
+CACHE: dict[str, Any] = {"mode": "Invalidation", "localCache": {"bytes": "1Mi"}}
+
+
+def keyspace(name: str = "sessions", **spec: Any) -> dict[str, Any]:
+    return resource("Keyspace", name, {"cluster": "demo", **spec})
+
+
 def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in spec.items() if value is not ABSENT}
     return {"apiVersion": "stele.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": given}
@@ -88,6 +95,15 @@ CREATED_BADLY = [
     (cluster(failureDetection={"rejoinGracePeriodSeconds": -1}), "rejoinGracePeriodSeconds must be"),
     (cluster(resp={"serviceType": "Ingress"}), 'spec.resp.serviceType: Unsupported value: "Ingress"'),
     (cluster(resp={"nodePort": 30_379}), "spec.resp.nodePort needs spec.resp.serviceType"),
+    (cluster(resp={"cluster": {"announce": {"host": "redis"}}}), "gives all members one address"),
+    (
+        cluster(resp={"cluster": {"announce": {"host": "{pod}.redis"}}}),
+        "spec.resp.cluster.announce.host must",
+    ),
+    (
+        cluster(resp={"cluster": {"announce": {"host": "{member}.redis", "port": 0}}}),
+        "spec.resp.cluster.announce.port must be",
+    ),
     (cluster(resp={"serviceType": "NodePort", "nodePort": 70_000}), "spec.resp.nodePort must be"),
     (cluster(resources={"limits": {"memory": "plenty"}}), "spec.resources.limits[memory]: Invalid value"),
     (cluster(resources={"requests": {"cpu": -1}}), "must be a quantity that is not negative"),
@@ -139,6 +155,37 @@ CREATED_BADLY = [
     (rebalance(rollBack=True), "spec.rollBack needs spec.cancel: set both"),
     (rebalance(cancelMigrations=[16_384]), "spec.cancelMigrations"),
     (cluster(migration={"approval": "Never"}), 'spec.migration.approval: Unsupported value: "Never"'),
+    (cluster(keyspaces={"undeclared": "Never"}), 'spec.keyspaces.undeclared: Unsupported value: "Never"'),
+    (keyspace("a.b"), "metadata.name, which names the keyspace without spec.name, must be 1 to 63 of a-z"),
+    (keyspace("7"), "and not a number, which is named db<number>"),
+    (keyspace(cluster=ABSENT), "spec.cluster: Required value"),
+    (resource("Keyspace", "a", {"cluster": "demo", "name": "A"}), "spec.name must be 1 to 63 of a-z"),
+    (resource("Keyspace", "a", {"cluster": "demo", "name": "12"}), "spec.name must be 1 to 63 of a-z"),
+    (keyspace(ttll=5), 'unknown field "spec.ttll"'),
+    (keyspace(ttl=-1), "spec.ttl must be a whole number from 0 to 315360000"),
+    (keyspace(ttl="1h"), "spec.ttl"),
+    (keyspace(notify="KQ"), "spec.notify must consist of flags of KEg$lshzxetdmnAM"),
+    (keyspace(nearCache={"bytes": "1Mi"}), "spec.nearCache.seconds: Required value"),
+    (keyspace(nearCache={"bytes": "0", "seconds": 5}), "spec.nearCache.bytes must be a quantity of bytes"),
+    (keyspace(nearCache={"bytes": "2Ti", "seconds": 5}), "spec.nearCache.bytes must be at most 1Ti"),
+    (keyspace(nearCache={"bytes": "1Mi", "seconds": 0}), "spec.nearCache.seconds must be a whole number"),
+    (keyspace(mode="Cached"), 'spec.mode: Unsupported value: "Cached"'),
+    (keyspace(mode="Invalidation"), "spec.localCache is needed with spec.mode Invalidation, and only then"),
+    (keyspace(localCache={"bytes": "1Mi"}), "spec.localCache is needed with spec.mode Invalidation"),
+    (keyspace(mode="Invalidation", localCache={}), "spec.localCache.bytes: Required value"),
+    (keyspace(mode="Invalidation", localCache={"bytes": "2Ti"}), "spec.localCache.bytes must be at most 1Ti"),
+    (keyspace(**CACHE, notify="KEA"), "spec.mode Invalidation excludes spec.notify, nearCache, quota, reads"),
+    (keyspace(**CACHE, reads="Available"), "spec.mode Invalidation excludes spec.notify"),
+    (keyspace(**CACHE, replication="Async"), "spec.mode Invalidation excludes spec.notify"),
+    (keyspace(**CACHE, quota={"entries": 5}), "spec.mode Invalidation excludes spec.notify"),
+    (keyspace(**CACHE, nearCache={"bytes": "1Mi", "seconds": 5}), "spec.mode Invalidation excludes"),
+    (keyspace(reads="Never"), 'spec.reads: Unsupported value: "Never"'),
+    (keyspace(quota={}), "spec.quota must have entries or bytes; without a quota leave it out"),
+    (keyspace(quota={"entries": 0}), "spec.quota.entries must be a whole number from 1 to"),
+    (keyspace(quota={"bytes": "-1"}), "spec.quota.bytes must be a quantity of bytes above zero"),
+    (keyspace(quota={"bytes": "2Pi"}), "spec.quota.bytes must be at most 1Pi"),
+    (keyspace(replication="Never"), 'spec.replication: Unsupported value: "Never"'),
+    (keyspace(onDelete="Maybe"), 'spec.onDelete: Unsupported value: "Maybe"'),
 ]
 
 GOOD_STORAGE = {"size": "2Gi", "storageClassName": "fast"}
@@ -159,6 +206,7 @@ CHANGED_BADLY = [
         {"storage": {"storageClassName": None}},
         "storageClassName cannot change",
     ),
+    (keyspace(), CACHE, "spec.mode cannot change: create another Keyspace"),
     (member(), {"cluster": "other"}, "spec.cluster cannot change"),
     (member(), {"index": 1}, "spec.index cannot change"),
     (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
@@ -173,16 +221,25 @@ CHANGED_BADLY = [
     ),
     (rebalance(moves=[{"partition": 1, "to": "demo-0"}]), {"moves": None}, "spec.moves cannot change"),
     (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be reset"),
+    (keyspace(), {"cluster": "other"}, "spec.cluster cannot change"),
+    (keyspace(), {"name": "other"}, "spec.name cannot change"),
 ]
 
 CHANGED_WELL = [
     (cluster(), {"members": 5, "replicas": 7}),
     (cluster(), {"storage": {"size": "2049Mi"}}),
+    (cluster(**storage(size="1Mi")), {"storage": {"size": "2Mi"}}),
+    (cluster(**storage(size="1Mi")), {"members": 4}),
     (cluster(), {"state": "Passive", "migration": {"paused": True, "engine": "Direct"}}),
     (cluster(), {"failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1}}),
     (cluster(), {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2, "memory": "2Gi"}}}),
+    (cluster(), {"keyspaces": {"undeclared": "Refuse"}}),
     (member(), {"lite": True, "drain": True}),
     (rebalance(), {"cancel": True}),
+    (keyspace(), {"ttl": 5, "notify": "KEg$xM", "reads": "Available", "onDelete": "Drop"}),
+    (keyspace(), {"replication": "Async"}),
+    (keyspace(), {"nearCache": {"bytes": "64Mi", "seconds": 30}}),
+    (keyspace(quota={"entries": 5}), {"quota": {"entries": 6, "bytes": "1Gi"}}),
 ]
 
 
@@ -250,6 +307,8 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
     stored = control_plane.get(namespace, "stc", "demo")["spec"]
 
     filled = {key: value for key, value in model.spec.to_dict().items() if key not in WITHOUT_DEFAULTS}
+    # Nothing in it has a default.
+    assert filled["resp"].pop("cluster") == {}
     assert stored == filled
 
 
@@ -430,20 +489,22 @@ def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str
         ("stc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
         ("stm", "NAME CLUSTER STATE OWNED BACKUPS BYTES FREE DRAIN SAFE-TO-EVICT RESTARTS AGE"),
         ("str", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
+        ("ks", "NAME CLUSTER KEYSPACE ENTRIES BYTES READY AGE"),
     ],
 )
 def test_kubectl_get_shows_the_columns(
     control_plane: ControlPlane, namespace: str, kind: str, columns: str
 ) -> None:
-    control_plane.apply(namespace, cluster(), member(), rebalance())
+    control_plane.apply(namespace, cluster(), member(), rebalance(), keyspace())
     table = control_plane.kubectl("get", "-n", namespace, kind)
     assert table.splitlines()[0].split() == columns.split()
 
 
 def test_the_category_lists_all_kinds(control_plane: ControlPlane, namespace: str) -> None:
-    control_plane.apply(namespace, cluster(), member(), rebalance())
+    control_plane.apply(namespace, cluster(), member(), rebalance(), keyspace())
     names = control_plane.kubectl("get", "-n", namespace, "stele", "-o", "name").split()
     assert names == [
+        "keyspace.stele.dev/sessions",
         "tabletcluster.stele.dev/demo",
         "tabletmember.stele.dev/demo-0",
         "tabletrebalance.stele.dev/demo-1",
@@ -451,7 +512,7 @@ def test_the_category_lists_all_kinds(control_plane: ControlPlane, namespace: st
 
 
 def test_every_field_and_kind_is_explained(control_plane: ControlPlane) -> None:
-    for kind in ("tabletcluster", "tabletmember", "tabletrebalance"):
+    for kind in ("tabletcluster", "tabletmember", "tabletrebalance", "keyspace"):
         assert "DESCRIPTION" in control_plane.kubectl("explain", kind)
     explained = control_plane.kubectl("explain", "tabletcluster.spec.storage.keepVolumes")
     assert "drained" in explained

@@ -299,4 +299,34 @@ def test_a_damaged_table_is_told_and_not_half_shown(
     damage = '{"data":{"rows":"0 1:0,0\\n"}}'
     control_plane.kubectl("patch", "-n", stored, "configmap", "demo-table-1", "--type=merge", "-p", damage)
     ran = ask("partitions", "demo", "-n", stored)
-    assert (ran.code, ran.out, ran.err.startswith("kubectl stele: CORRUPT: shard 1 ")) == (1, "", True)
+    assert (ran.code, ran.out, ran.err.startswith("kubectl stele: CORRUPT: shard 1: ")) == (1, "", True)
+
+
+def test_recover_takes_the_claims_of_one_cluster_and_names_the_others(
+    ask: Run, control_plane: ControlPlane, namespace: str
+) -> None:
+    """Volumes of two clusters have names of one: the UID says which are meant."""
+    uids = {
+        "demo-0": "6f0e0d0c-0000-4000-8000-00000000000a",
+        "demo-1": "6f0e0d0c-0000-4000-8000-00000000000b",
+    }
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    copy = json.dumps({"generation": 1, "spec": {"members": 2, "storage": {"size": "1Gi"}}})
+    for name, uid in uids.items():
+        labels = {"stele.dev/cluster-uid": uid, "stele.dev/cluster": "demo"}
+        meta = {"name": name, "labels": labels, "annotations": {"stele.dev/cluster-spec": copy}}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+        control_plane.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(claim))
+
+    def recovered(cluster: str, uid: str) -> Ran:
+        return ask("recover", cluster, "--from-uid", uid, "--dry-run", "-n", namespace)
+
+    shown = recovered("demo", uids["demo-0"])
+    assert shown.code == 0, shown.err
+    assert "demo-0" in shown.out
+    assert "demo-1" not in shown.out
+    wrong = recovered("demo", "6f0e0d0c-0000-4000-8000-00000000000c")
+    assert (wrong.code, f"its claims have: {', '.join(uids.values())}" in wrong.err) == (1, True), wrong.err
+    other = recovered("shop", uids["demo-1"])
+    assert other.code == 1
+    assert "its claims have: none; the claims with this UID are of demo" in other.err

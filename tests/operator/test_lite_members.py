@@ -42,7 +42,11 @@ async def test_a_lite_member_joins_is_promoted_and_becomes_lite_again(stage: Sta
     pod = await stage.api.get(PODS, stage.namespace, "demo-3")
     await stage.api.delete(PODS, stage.namespace, "demo-3", pod["metadata"]["uid"], grace_seconds=0)
     await stage.until_converged(4)
-    assert not (await status_of(stage, "demo-3"))["lite"]
+
+    async def is_data() -> bool:
+        return not await is_lite()
+
+    await stage.until("a data member", is_data)
     await stage.api.patch_spec(MEMBERS, stage.namespace, "demo-3", {"lite": True})
     await stage.until("a lite member again", is_lite)
     assert all(3 not in row.members for row in (await stage.rows()).rows)

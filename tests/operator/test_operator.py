@@ -27,11 +27,11 @@ DEADLINE_SECONDS = 60.0
 
 
 class Operator:
-    """The process, started and killed at will."""
+    """The process on a control plane, started and killed at will; `env` is its environment."""
 
     def __init__(self, plane: ControlPlane, namespace: str, directory: Path, port: int) -> None:
-        self.kubeconfig = plane.kubeconfig
-        self._env = {
+        self.plane, self.kubeconfig = plane, plane.kubeconfig
+        self.env = {
             **os.environ,
             "STELE_MEMBER_IMAGE": "member",
             "STELE_SPARK_IMAGE": "spark",
@@ -54,7 +54,7 @@ class Operator:
                 text,
                 "--kubeconfig",
                 str(self.kubeconfig),
-                env=self._env,
+                env=self.env,
                 stdout=log,
                 stderr=log,
             )
@@ -172,15 +172,15 @@ async def staged(api: Api, namespace: str, operator: Operator, **spec: Any) -> A
 
 @asynccontextmanager
 async def with_processes(
-    api: Api, namespace: str, operator: Operator, kubelet: RealKubelet, **spec: Any
+    api: Api, namespace: str, operator: Operator, kubelet: RealKubelet, members: int = 3, **spec: Any
 ) -> AsyncIterator[Stage]:
     """Members are processes, each with its files; the operator ends politely."""
-    await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec))
+    await api.create(CLUSTERS, namespace, cluster("demo", members, **spec))
     async with kubelet:
         await operator.start()
         stage = Stage(api, namespace, kubelet, operator)
         try:
-            await stage.until_converged(3)
+            await stage.until_converged(members)
             yield stage
         finally:
             assert await operator.end() == 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -36,14 +37,18 @@ async def replace_pod(stage: Stage, name: str) -> None:
     await stage.until_converged(3)
 
 
+async def mentions(operator: Operator, text: str) -> bool:
+    return text in operator.log.read_text()
+
+
 @asynccontextmanager
-async def counted(kubelet: RealKubelet) -> AsyncIterator[None]:
+async def counted(kubelet: RealKubelet) -> AsyncIterator[Load]:
     """Clients count meanwhile, and none of their requests fails, is lost or runs twice."""
     service = Service(list(kubelet.addresses.values()), RESP_PORT)
     following = asyncio.create_task(follow(kubelet, service))
     load = Load(service, [b"key-%d" % number for number in range(200)])
     try:
-        yield
+        yield load
     finally:
         await load.end()
         following.cancel()
@@ -72,3 +77,19 @@ async def test_a_member_waits_for_an_operator_that_is_evicted_at_the_same_time(
         await asyncio.sleep(6)
         await operator.start()
         await replaced
+
+
+async def test_an_operator_that_ends_in_a_hand_over_leaves_no_partition_without_an_owner(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    real_kubelet.hooks = True
+    async with with_processes(api, namespace, operator, real_kubelet) as stage, counted(real_kubelet) as load:
+        replaced = asyncio.create_task(replace_pod(stage, "demo-0"))
+        await stage.until("a hand-over", partial(mentions, operator, "MemberStopping"))
+        assert await operator.end() == 0
+        before = dict(load.counts)
+        await asyncio.sleep(3)
+        waiting = [key for key, count in load.counts.items() if count == before[key]]
+        await operator.start()
+        await replaced
+    assert waiting == []

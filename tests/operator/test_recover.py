@@ -18,10 +18,11 @@ from stele.adapters.kubernetes.api import (
     SERVICES,
     Api,
 )
+from stele.core.kv.keyslot import partition_of
 from stele.errors import BadInput
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
-from tests.operator.test_operator_loss import KEYS, client_of, condition, until_condition
+from tests.operator.test_operator_loss import KEYS, PARTITIONS, client_of, condition, until_condition
 
 pytestmark = pytest.mark.control_plane
 
@@ -45,15 +46,9 @@ async def delete_by_mistake(stage: Stage) -> str:
 
 
 async def fill_and_delete(stage: Stage, kubelet: RealKubelet) -> str:
-    """Write `kept`, and delete the cluster by mistake once its spec is on each claim. Return its UID."""
+    """Write `kept`, and delete the cluster by mistake. Return its UID."""
     await write(kubelet, "demo-0", b"kept")
-    await stage.until("a copy of the spec on each claim", lambda: specs_are_copied(stage))
     return await delete_by_mistake(stage)
-
-
-async def specs_are_copied(stage: Stage) -> bool:
-    claims = await stage.api.list(CLAIMS, stage.namespace)
-    return all("stele.dev/cluster-spec" in each["metadata"]["annotations"] for each in claims)
 
 
 async def write(kubelet: RealKubelet, name: str, value: bytes) -> None:
@@ -65,6 +60,23 @@ async def write(kubelet: RealKubelet, name: str, value: bytes) -> None:
 async def read(kubelet: RealKubelet, name: str) -> set[bytes | None]:
     async with client_of(kubelet, name) as client:
         return {await client.get(key) for key in KEYS}
+
+
+async def lose_volume(stage: Stage, kubelet: RealKubelet, name: str) -> None:
+    """Its claim and its files are gone."""
+    claim = await stage.api.get(CLAIMS, stage.namespace, name)
+    claim["metadata"]["finalizers"] = []
+    await stage.api.replace(CLAIMS, stage.namespace, claim)
+    await stage.api.delete(CLAIMS, stage.namespace, name, claim["metadata"]["uid"])
+    shutil.rmtree(kubelet.folder(name))
+
+
+async def until_refused(stage: Stage) -> str:
+    """Wait until the recovery is refused. Return why; nothing was stored."""
+    await until_condition(stage, "Stalled", "True", "RecoveryIncomplete")
+    status = (await stage.cluster())["status"]
+    assert status["versionSum"] == 0
+    return next(each["message"] for each in status["conditions"] if each["type"] == "Stalled")
 
 
 async def test_a_deleted_cluster_comes_back_with_its_data(
@@ -98,31 +110,51 @@ async def test_a_deleted_cluster_comes_back_with_its_data(
 
 
 async def test_a_missing_volume_has_to_be_given_up_by_name(
-    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
     kubelet = real_kubelet
     async with with_processes(api, namespace, operator, kubelet) as stage:
         uid = await fill_and_delete(stage, kubelet)
-        claim = await api.get(CLAIMS, namespace, "demo-1")
-        claim["metadata"]["finalizers"] = []
-        await api.replace(CLAIMS, namespace, claim)
-        await api.delete(CLAIMS, namespace, "demo-1", claim["metadata"]["uid"])
-        shutil.rmtree(tmp_path / "demo-1")
+        await lose_volume(stage, kubelet, "demo-1")
 
         await stage.stele("recover", "demo", "--from-uid", uid)
-        await until_condition(stage, "Stalled", "True", "RecoveryIncomplete")
-        message = next(
-            each["message"]
-            for each in (await stage.cluster())["status"]["conditions"]
-            if each["type"] == "Stalled"
-        )
-        assert "demo-1 (no claim)" in message
-        assert (await stage.cluster())["status"]["versionSum"] == 0
+        assert "demo-1 (no claim)" in await until_refused(stage)
 
         await stage.stele("recover", "demo", "--from-uid", uid, "--accept-loss", "demo-1")
         await stage.until_converged(3)
         assert await condition(stage, "DataLoss") == ("False", "AsDesired")
         assert await read(kubelet, "demo-0") == {b"kept"}
+
+
+async def test_what_only_the_volumes_held_that_are_given_up_is_lost_and_nothing_else(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        rows = (await stage.rows()).rows
+        lost = {number for number, row in enumerate(rows) if 0 not in row.members}
+        lost_keys = {key for key in KEYS if partition_of(key.encode(), PARTITIONS) in lost}
+        assert 0 < len(lost_keys) < len(KEYS)
+        uid = await fill_and_delete(stage, kubelet)
+        for name in ("demo-1", "demo-2"):
+            await lose_volume(stage, kubelet, name)
+
+        await stage.stele("recover", "demo", "--from-uid", uid, "--accept-loss", "demo-1")
+        message = await until_refused(stage)
+        assert "demo-2 (no claim)" in message
+        assert "demo-1 (no claim)" not in message
+
+        both = ("--accept-loss", "demo-1", "--accept-loss", "demo-2")
+        await stage.stele("recover", "demo", "--from-uid", uid, *both)
+        await until_condition(stage, "DataLoss", "True", "AllReplicasLost")
+        assert (await stage.cluster())["status"]["partitions"]["lost"] == len(lost)
+        async with client_of(kubelet, "demo-0") as client:
+            assert {await client.get(key) for key in KEYS if key not in lost_keys} == {b"kept"}
+
+        await stage.change_spec(onPartitionLoss="ResetToEmpty")
+        await stage.until_converged(3)
+        async with client_of(kubelet, "demo-0") as client:
+            assert {key for key in KEYS if await client.get(key) is None} == lost_keys
 
 
 async def test_what_a_cluster_began_with_cannot_change(api: Api, namespace: str) -> None:

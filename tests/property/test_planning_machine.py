@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.assignment import assign_rows
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Migration, Type, clear, copy, step
 from stele.core.placement.plan import Plan, plan
 from stele.core.placement.quotas import quota_bounds

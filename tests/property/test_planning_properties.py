@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.assignment import assign_rows
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import replay, step
 from stele.core.placement.plan import Plan, plan
 from stele.core.table.table import Member, Partition, PartitionTable, Replicas, trimmed

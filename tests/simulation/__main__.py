@@ -7,23 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tests.simulation.profile import (
-    CHANGE_ROLE,
-    ENDINGS,
-    FAMILIES,
-    FAULTS,
-    HAND_OVER,
-    MOVES,
-    PLANNED_STOP,
-    RATES,
-    STOPS,
-    STRIKES,
-    SWARM,
-    UPDATES,
-    UPGRADES,
-    Profile,
-    draw,
-)
+from tests.simulation.families.registry import FAMILIES, draw
+from tests.simulation.families.swarm import SWARM
+from tests.simulation.kinds import BEGUN, ENDINGS, RATES
+from tests.simulation.profile import Profile
 from tests.simulation.run import Result, run_profile
 from tests.simulation.shrink import shrink
 
@@ -139,19 +126,7 @@ def _run_all(seeds: Iterable[int], given: argparse.Namespace, totals: Totals) ->
 def _kinds(text: str) -> frozenset[str]:
     """Names with commas between them."""
     names = frozenset(filter(None, text.split(",")))
-    known = (
-        *FAULTS,
-        *STOPS,
-        *UPGRADES,
-        *UPDATES,
-        *MOVES,
-        PLANNED_STOP,
-        HAND_OVER,
-        CHANGE_ROLE,
-        *STRIKES,
-        *RATES,
-        *ENDINGS,
-    )
+    known = (*BEGUN, *RATES, *ENDINGS)
     for name in names.difference(known):
         raise argparse.ArgumentTypeError(f"{name!r} is no kind of fault: expected {', '.join(known)}")
     return names

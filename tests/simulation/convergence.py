@@ -1,18 +1,21 @@
 """When everything is well again: what is still missing, in a sentence; empty when nothing is."""
 
 from stele.adapters.kubernetes.api import MEMBERS
-from stele.core.control.rebalance.planner import data_members
+from stele.core.control.rebalance.data_members import data_members
 from stele.core.formats import SPOKEN
 from stele.core.placement.plan import plan
 from stele.core.tablet.lifecycle import state_name
 from stele.member.node import Node
+from stele.member.serving.participant import originators
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, split_user, tablet_range
 from tests.simulation.history import Violation
+from tests.simulation.keyspaces import undeclared
 from tests.simulation.profile import CLUSTER
-from tests.simulation.rebalances import unended
+from tests.simulation.rebalances import unended as unended_plans
 from tests.simulation.updates import not_updated
 from tests.simulation.world import World
 
+TRANSACTIONS_END = "nothing is left of transactions"
 COPIES_EQUAL = "copies equal at rest"
 COUNTS_RIGHT = "counts are those of the entries"
 ENTRIES_MAX = 100_000
@@ -45,7 +48,7 @@ def unfinished(world: World) -> str:
     if len(state.table.members) != wanted or there != wanted - bool(missed):
         gone = f", {missed} stays away" if missed else ""
         return f"{len(state.table.members)} members, {there} run, {wanted} are desired{gone}"
-    return _rows(world) or _members(world) or unended(world) or _status(world)
+    return _rows(world) or _members(world) or unended_plans(world) or undeclared(world) or _status(world)
 
 
 def _rows(world: World) -> str:
@@ -78,8 +81,8 @@ def _members(world: World) -> str:
             return f"{machine.place} has another table"
         if node.roles.unserved():
             return f"{machine.place} does not serve {node.roles.unserved()}"
-        if node.tablets.stalled:
-            return f"{machine.place}: its log takes nothing: {node.tablets.stalled}"
+        if node.tablets.writer.stalled:
+            return f"{machine.place}: its log takes nothing: {node.tablets.writer.stalled}"
         if found := _left_over(node):
             return f"{machine.place}: {found}"
     return ""
@@ -119,13 +122,32 @@ def _status(world: World) -> str:
     return "" if said == "Unreachable" else f"{missed} is said to be {said}"
 
 
-def check_equal(world: World) -> None:
-    """With nobody writing, all copies of a partition come to the same operation and hold the same."""
-    nodes = {
+def unended(world: World) -> str:
+    """What is left of transactions across partitions: locks, or outcomes of members that are there."""
+    nodes, known = _nodes(world), {member.uuid for member in world.table().members.values()}
+    for number, row in enumerate(world.rows()):
+        for index in row.members & nodes.keys():
+            replica, text = nodes[index].replicas[number], f"partition {number} of member {index}"
+            if replica.intents or replica.locks is not None:
+                return f"{text} has {replica.intents} intents, and locks: {replica.locks is not None}"
+            left = [id for id in originators(nodes[index].engine, replica) if id.member in known]
+            if left:
+                return f"{text} has outcomes, the first of each member: {left}"
+    return ""
+
+
+def _nodes(world: World) -> dict[int, Node]:
+    """The members that run, by their numbers."""
+    return {
         int(machine.place.removeprefix(f"{CLUSTER}-")): machine.node
         for machine in world.kubelet.running()
         if machine.node is not None
     }
+
+
+def check_equal(world: World) -> None:
+    """With nobody writing, all copies of a partition come to the same operation and hold the same."""
+    nodes = _nodes(world)
     for number, row in enumerate(world.rows()):
         world.trace.checked[COPIES_EQUAL] += 1
         found = {index: _content(nodes[index], number) for index in row.members}

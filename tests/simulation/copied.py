@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stele.core.control import commands as m
-from tests.simulation.profile import OF_THE_MASTER, USERS_MOVES
+from tests.simulation.kinds import OF_THE_MASTER, USERS_MOVES
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from stele.member.storage import failpoints
 from tests.fakes.loop import Clock, Killed, ProcessLoop
+from tests.simulation.kinds import STRIKE_TRANSACTION
 from tests.simulation.kubelet import Machine
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STEPS_MAX = 400
 POINTS_MAX = 6
+STRUCK = ("transaction.prepared", "transaction.decided")
 FREQUENT = ("write.logged", "write.synced", "write.applied")
 """Reached so often that the others would never be."""
 
@@ -45,7 +47,9 @@ class Crashes:
             "kill a member at a step": self._member_at_step,
             "kill a member at a write": self._member_at_write,
             "kill the master at a step": self._master_at_step,
+            STRIKE_TRANSACTION: self._strike_transaction,
         }
+        self._struck, self._struck_left = "", 0
 
     def _member_at_step(self) -> bool:
         machine = self.faults.machine()
@@ -83,8 +87,37 @@ class Crashes:
         self.faults.trouble(machine.place, 5.0)
         return True
 
+    def _strike_transaction(self) -> bool:
+        """As a part is prepared, or all is decided, what runs it stops or dies, or another member dies."""
+        self._struck, self._struck_left = self.faults.random.choice(STRUCK), self.faults.random.randint(1, 10)
+        return True
+
+    def _strike(self, place: str) -> None:
+        self._struck_left -= 1
+        originator, others = self.faults.kubelet.machines.get(place), self.faults.kubelet.running()
+        others = [each for each in others if each is not originator]
+        if self._struck_left or originator is None or not others:
+            return
+        point, self._struck, chance = self._struck, "", self.faults.random
+        if chance.random() < 0.4:
+            self.faults.stop_cut_off(originator, chance.uniform(3.0, 9.0))
+            return
+        other = chance.choice(others)
+        machine = chance.choice((originator, other))
+        if not self._may_die(machine) or machine.process is None:
+            return
+        self.faults.say(f"ends at {point}", machine.place)
+        machine.process.end(f"killed at {point}", power_lost=self._power_lost())
+        if machine is originator:
+            # What the other one owns is asked for later, or gets another owner.
+            if other.process is not None:
+                other.process.loop.pause(chance.uniform(0.5, 5.0))
+            raise Killed
+
     def _reached(self, name: str) -> None:
         process = self.world.clock.current
+        if process is not None and name == self._struck:
+            self._strike(process.name)
         doomed = None if process is None else self._doomed.get(process.name)
         if doomed is None or doomed.loop is not process or name not in doomed.points:
             return

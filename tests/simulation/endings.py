@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS
+from tests.simulation.kinds import ENDINGS
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CLUSTER, ENDINGS
+from tests.simulation.profile import CLUSTER
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

@@ -5,7 +5,7 @@ whatever is lost is a defect.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,21 @@ from tests.fakes.api import API_PLACE, ApiFaults
 from tests.simulation.builds import BuildFaults
 from tests.simulation.crashes import Crashes
 from tests.simulation.endings import Ending
+from tests.simulation.keyspaces import KeyspaceFaults
+from tests.simulation.kinds import (
+    CHANGE_DETECTION,
+    CHANGE_ROLE,
+    ISOLATE_TWO,
+    NODES,
+    PLANNED_STOP,
+    SLOW_LINK,
+    STOP_ALONE,
+    STRIKE_TRANSACTION,
+)
 from tests.simulation.kubelet import Machine
-from tests.simulation.profile import CHANGE_DETECTION, CHANGE_ROLE, CLUSTER, HEARTBEATS, LEASES, PLANNED_STOP
+from tests.simulation.nodes import NodeFaults
+from tests.simulation.profile import CLUSTER, HEARTBEATS, LEASES
+from tests.simulation.quarantines import QuarantineFaults
 from tests.simulation.rebalances import RebalanceFaults
 from tests.simulation.stops import Stops
 from tests.simulation.updates import UpdateFaults
@@ -51,11 +64,12 @@ OF_MEMBERS = frozenset(
         "upgrade a member",
         "roll a member back",
     }
-    | {"disk errors", "slow disk"}
+    | {"disk errors", "slow disk", ISOLATE_TWO, STOP_ALONE, STRIKE_TRANSACTION, *NODES}
 )
 """Not begun while a row names a member that lost its copy: two losses at once are more than is promised."""
 COPIES_FEWER = frozenset({"change replicas", "cancel the plan"})
 """What may end in a wish for fewer copies."""
+SLOW_SECONDS = 0.3
 FIRST_SECONDS = 1.5
 """A cluster forms before the first fault: it may well take a second for its first table."""
 
@@ -72,16 +86,20 @@ class Faults:
         self.wrong_until: dict[str, float] = {}
         self._volumes, self._crashes = Volumes(self), Crashes(self)
         self._builds, self._updates = BuildFaults(self), UpdateFaults(self)
-        self._rebalances = RebalanceFaults(self)
+        self._rebalances, self._nodes = RebalanceFaults(self), NodeFaults(self)
+        self._quarantine = QuarantineFaults(self)
         self.ending = Ending(self)
         self._todo: dict[str, Callable[[], bool]] = {
             "reset a connection": self._reset,
             "cut one way": partial(self._cut, both=False),
             "cut both ways": partial(self._cut, both=True),
             "isolate a member": self._isolate,
+            ISOLATE_TWO: self._isolate_two,
+            STOP_ALONE: self._stop_alone,
             "hide from the master": self._hide,
             "swizzle": self._swizzle,
             "slow a place": self._slow,
+            SLOW_LINK: self._slow_link,
             "kill a member": partial(self._kill, power_lost=False),
             "cut the power": partial(self._kill, power_lost=True),
             "keep a member down": self._keep_down,
@@ -91,6 +109,8 @@ class Faults:
             **self._updates.todo,
             **self._volumes.todo,
             **self._crashes.todo,
+            **self._nodes.todo,
+            **self._quarantine.todo,
             "a clock jumps": self._jump,
             "kill the master": self._kill_master,
             "pause the master": self._pause_master,
@@ -101,6 +121,7 @@ class Faults:
             "change state": self._change_state,
             "drain a member": self._drain,
             **self._rebalances.todo,
+            **KeyspaceFaults(self).todo,
             CHANGE_ROLE: self._change_role,
             CHANGE_DETECTION: self._change_detection,
             "pause migrations": self._pause_migrations,
@@ -114,6 +135,11 @@ class Faults:
     def _chance(self) -> random.Random:
         """Of its own for each fault: leaving one out changes neither which others begin, nor when."""
         return random.Random(f"fault {self.number} of {self.world.profile.seed}")
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """All that may be begun."""
+        return self._todo
 
     def begin(self) -> None:
         rate = self.world.profile.rate
@@ -157,6 +183,8 @@ class Faults:
         for machine in self.kubelet.machines.values():
             machine.held_until = 0.0
         self._volumes.end()
+        self._nodes.end()
+        self._quarantine.end()
         self._builds.end()
         self._updates.end()
         self.api.change_spec(
@@ -182,6 +210,10 @@ class Faults:
     def is_spare(self, place: str) -> bool:
         """Whether every row that names the member has another whole copy on a member that is well."""
         return self._volumes.is_spare(place)
+
+    def lose_volume(self, place: str) -> None:
+        """What it holds is given up."""
+        self._volumes.lose(place)
 
     # -- helpers
 
@@ -243,6 +275,45 @@ class Faults:
         self._cut_off(machine.place, seconds)
         return self.say(f"isolated for {seconds:.1f} s; clients reach it", machine.place)
 
+    def _isolate_two(self) -> bool:
+        one = self.machine()
+        others = [each for each in self.kubelet.running() if each is not one]
+        if one is None or not others:
+            return False
+        two = self.random.choice(others)
+        pair, seconds = (one.place, two.place), self.random.uniform(2.0, 8.0)
+        for place in pair:
+            self.trouble(place, seconds)
+            for other in self._places():
+                if other not in pair and other != API_PLACE:
+                    for ends in ((place, other), (other, place)):
+                        self.network.cut(*ends)
+                        self.later(seconds, self.network.heal, *ends)
+        return self.say(f"isolated with {two.place} for {seconds:.1f} s; clients reach both", one.place)
+
+    def _stop_alone(self) -> bool:
+        """What is on its way when it stops is all that it hears for a while after it goes on.
+
+        Messages are slow before, so that answers to it are on their way.
+        """
+        machine = self.machine()
+        if machine is None or machine.process is None:
+            return False
+        place, stopped = machine.place, self.random.uniform(2.5, 5.0)
+        self.network.slow_places[place] = SLOW_SECONDS
+        self.trouble(place, SLOW_SECONDS + stopped)
+        self.later(SLOW_SECONDS, machine.process.loop.pause, stopped)
+        self.later(1.5 * SLOW_SECONDS, self._cut_off, place, stopped + 2.0)
+        self.later(1.5 * SLOW_SECONDS, self.network.slow_places.pop, place, None)
+        return self.say(f"slow, then paused for {stopped:.1f} s, and cut off for longer", place)
+
+    def stop_cut_off(self, machine: Machine, seconds: float) -> None:
+        """It stops at once, and cannot be reached from then until some time after it goes on."""
+        if machine.process is not None and not self.over:
+            machine.process.loop.pause(seconds)
+            self._cut_off(machine.place, seconds + 2.0)
+            self.say(f"paused for {seconds:.1f} s, and cut off for longer", machine.place)
+
     def _cut_off(self, place: str, seconds: float) -> None:
         self.network.alone.add(place)
         self.later(seconds, self.network.rejoin, place)
@@ -278,6 +349,18 @@ class Faults:
         self.later(seconds, self.network.slow_places.pop, place, None)
         self.trouble(place, seconds)
         return self.say(f"messages take up to {self.network.slow_places[place]} s more", place)
+
+    def _slow_link(self) -> bool:
+        places = [machine.place for machine in self.kubelet.running()]
+        if len(places) < 2:
+            return False
+        source, target = self.random.sample(places, 2)
+        seconds = self.random.uniform(1.0, 5.0)
+        self.network.slow_links[source, target] = self.random.choice((0.05, 0.3))
+        self.later(seconds, self.network.slow_links.pop, (source, target), None)
+        self.trouble(source, seconds)
+        self.trouble(target, seconds)
+        return self.say(f"what it sends to {target} takes longer", source)
 
     # -- processes
 

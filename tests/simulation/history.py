@@ -9,16 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 LINEARIZABLE = "linearizable per key"
+RECENT = "reads from backups are recent, and in order"
 STATES_MAX = 200_000
 """States that one history may take to check."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """`kind`: get, set, add (only when nothing is there), delete, increment, append.
+    """`kind`: get, set, add (only when nothing is there), delete, increment, append, clear (all keys of the
+    partition, so that it is in the history of each).
 
     `value` is what was given (bytes; b"" for none); `reply` what was answered, None while that is not known.
     `refused`: the answer says that nothing was done. `once`: it may have been sent several times.
+    `stale_seconds`: what is read may have been replaced so long before it began. `after`: the number of the
+    answered operation on this key that the same connection did before, 0 for none.
     """
 
     number: int
@@ -30,6 +34,8 @@ class Operation:
     end: float | None = None
     reply: object = None
     once: bool = False
+    stale_seconds: float = 0.0
+    after: int = 0
 
     def __str__(self) -> str:
         ended = "?" if self.end is None else f"{self.end:.4f} -> {self.reply!r}"
@@ -48,11 +54,14 @@ class Histories:
     unknown: int = 0
     answered: Callable[[Operation], None] = lambda operation: None
 
-    def began(self, operation: Operation) -> None:
-        self.by_key.setdefault(operation.key, []).append(operation)
+    def began(self, operation: Operation, keys: Sequence[bytes]) -> None:
+        """It is done to these keys."""
+        for key in keys:
+            self.by_key.setdefault(key, []).append(operation)
 
-    def refused(self, operation: Operation) -> None:
-        self.by_key[operation.key].remove(operation)
+    def refused(self, operation: Operation, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self.by_key[key].remove(operation)
 
 
 class Violation(Exception):  # noqa: N818
@@ -82,6 +91,8 @@ def step(state: State, operation: Operation) -> tuple[State, object]:
         return operation.value, "OK"
     if operation.kind == "add":
         return (operation.value, "OK") if state is None else (state, None)
+    if operation.kind == "clear":
+        return None, "OK"
     if operation.kind == "delete":
         return None, int(state is not None)
     if operation.kind == "increment":
@@ -96,10 +107,15 @@ def check(key: bytes, operations: Sequence[Operation]) -> None:
     """Raise Violation when no order of the operations explains the answers.
 
     Depth first over (operations done, value), each looked at once (Wing and Gong, with Lowe's memory).
+    Reads that may be stale are looked at last: each has its place from so many seconds before it began, and
+    behind what its connection did before.
     """
     found = worth_looking_at(operations)
-    if not _explained(found):
-        raise Violation(LINEARIZABLE, _complaint(key, found), key=key)
+    exact = [each for each in found if not each.stale_seconds]
+    if not _explained(exact):
+        raise Violation(LINEARIZABLE, _complaint(key, exact), key=key)
+    if len(exact) < len(found) and not _explained(found):
+        raise Violation(RECENT, _complaint(key, found), key=key)
 
 
 def worth_looking_at(operations: Sequence[Operation]) -> list[Operation]:
@@ -112,8 +128,13 @@ def worth_looking_at(operations: Sequence[Operation]) -> list[Operation]:
     for each in operations:
         if each.end is None and each.kind == "get":
             continue
-        unseen = each.end is None and (each.kind in ("increment", "delete") or each.value not in seen)
-        kept.append(replace(each, value=b"*" * len(each.value)) if unseen else each)
+        unseen = each.end is None and (
+            each.kind in ("increment", "delete", "clear") or each.value not in seen
+        )
+        if unseen:
+            kept.append(replace(each, value=b"*" * len(each.value)))
+        else:
+            kept.append(replace(each, begin=each.begin - each.stale_seconds) if each.stale_seconds else each)
     return sorted(kept, key=lambda each: each.begin)
 
 
@@ -126,7 +147,7 @@ def _explained(operations: list[Operation]) -> bool:
         done, state = stack.pop()
         if done & must == must:
             return True
-        for n in next_operations(operations, done):
+        for n in _worth_trying(operations, next_operations(operations, done), state):
             after, reply = step(state, operations[n])
             if operations[n].end is not None and reply != operations[n].reply:
                 continue
@@ -141,12 +162,20 @@ def _explained(operations: list[Operation]) -> bool:
     return False
 
 
+def _worth_trying(operations: list[Operation], following: list[int], state: State) -> list[int]:
+    """A stale read that fits is never wrong: it changes nothing, and only those behind it wait for it."""
+    fits = (n for n in following if operations[n].stale_seconds and operations[n].reply == state)
+    read = next(fits, None)
+    return following if read is None else [read]
+
+
 def next_operations(operations: list[Operation], done: int) -> list[int]:
     """What can be next: what begins before the first end of all that is left.
 
-    Of those without an answer that are alike only the first.
+    Of those without an answer that are alike only the first. What has its place behind another waits for it.
     """
     found: list[int] = []
+    waiting = {each.number for n, each in enumerate(operations) if not done >> n & 1}
     first_end, lone = float("inf"), set[tuple[str, bytes]]()
     for n in range((~done & (done + 1)).bit_length() - 1, len(operations)):
         operation = operations[n]
@@ -160,7 +189,8 @@ def next_operations(operations: list[Operation], done: int) -> list[int]:
             continue
         else:
             lone.add(alike)
-        found.append(n)
+        if not operation.after or operation.after not in waiting:
+            found.append(n)
     return [n for n in reversed(found) if operations[n].begin <= first_end]
 
 

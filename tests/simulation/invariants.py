@@ -4,6 +4,7 @@
 a few times a second at the members themselves. What it finds ends the run.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -12,27 +13,34 @@ import msgspec
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, MEMBERS, REBALANCES, Kind
 from stele.core.control import commands as m
-from stele.core.control.operations.copy_session import Stage
+from stele.core.control.operations.copy_session import CopySession, Stage
+from stele.core.control.operations.move import MigrationOperation
 from stele.core.table.table import Partition
 from stele.errors import Corrupt
+from stele.master.manifests import keyspaces_name
 from stele.member.replication.links import Link
 from stele.member.replication.replica import PROMISES_LOST
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
 from stele.wire.configmap import decode_head, decode_shard
+from stele.wire.keyspaces import decode_catalog
 from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
 from tests.fakes.api import merged
 from tests.simulation.builds import Features
 from tests.simulation.copied import Copies
 from tests.simulation.history import Violation
+from tests.simulation.keyspaces import Catalogs
 from tests.simulation.kubelet import Machine
 from tests.simulation.master import MasterProcess
+from tests.simulation.nodes import Removals
 from tests.simulation.plans import Plans
 from tests.simulation.power import Power
 from tests.simulation.profile import CLUSTER
+from tests.simulation.quarantines import Losses
 from tests.simulation.reachability import Reachability
 from tests.simulation.rebalances import UserPlans
+from tests.simulation.recoveries import RecoveredRows
 from tests.simulation.states import STATES_WITHOUT_MIGRATION, States
 from tests.simulation.updates import Restarts
 from tests.simulation.world import World
@@ -60,6 +68,10 @@ class Rules:
         self.copies = Copies(world, self._check)
         self.restarts = Restarts(world, self._check, self._is_away, self.reachability.led_since)
         self.user_plans = UserPlans(world, self._check)
+        self.losses = Losses(world, self._check)
+        self.removals = Removals(world, self._check)
+        self.recovered = RecoveredRows(world, self._check)
+        self.catalogs = Catalogs(world, self._check)
         self._rows: tuple[Partition, ...] = ()
         self._lost: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
@@ -104,6 +116,8 @@ class Rules:
                 self._epoch(name, head.epoch)
                 self.states.head(head, self._rows)
                 self.features.head(head)
+            elif name == keyspaces_name(CLUSTER):
+                self.catalogs.stored(decode_catalog(stored["data"]))
             else:
                 shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
                 self._epoch(name, shard.epoch)
@@ -113,12 +127,15 @@ class Rules:
             self._desired(stored)
         elif kind is REBALANCES and not gone:
             self.user_plans.stored(stored)
-        elif kind is MEMBERS and not gone:
+        elif kind is MEMBERS and gone:
+            self.removals.gone(stored)
+        elif kind is MEMBERS:
             self.restarts.stored(stored, self._desired_copies())
 
     def forget_table(self) -> None:
         """Nothing is stored any more: what members know is all that another table can go by."""
         self._lost, self._rows, self._epochs = self._rows, (), {}
+        self.recovered.note_volumes()
         self.states.forget_members()
 
     def _epoch(self, name: str, epoch: int) -> None:
@@ -142,6 +159,8 @@ class Rules:
             elif before.version:
                 same = row.replicas == before.replicas
                 self.world.trace.cover("stays as it was" if same else "moved inside the row")
+            self.recovered.row(number, before, row)
+            self.losses.row(number, before, row)
             grows = row.version > before.version
             self._check("versions only grow", grows, "{} was stored after {}", row, before, partition=number)
             self.states.row(number, before, row, epoch)
@@ -228,11 +247,10 @@ class Rules:
         shown = status.get("phase"), conditions.get("Ready")
         if shown[0] != "Running" and shown[1] != "True":
             return
-        # A session whose copy is taken in may still be closed: a member that was just lost does not answer.
-        ended = (Stage.CLOSE, Stage.CLOSED)
-        copying = [wave for wave in state.operations.sessions.values() if wave.stage not in ended]
+        migrations = state.operations.migrations
+        copying = [wave for wave in state.operations.sessions.values() if not _is_over(wave, migrations)]
         left = (
-            state.operations.migrations,
+            migrations,
             state.operations.promotions,
             copying,
             state.table.staged,
@@ -310,6 +328,7 @@ class Rules:
             known = machine.node.rows[command.row.partition].version  # type: ignore[union-attr]
             kept = meta.accepted == command.row or known >= command.row.version
             text = "{}: {} was accepted, {} is on disk"
+            self.losses.agreed(command.row.partition, command.row.version)
             self._check("accepted rows are on disk", kept, text, place, command.row, meta.accepted)
             self._check_swap(machine, command)
 
@@ -376,6 +395,7 @@ class Rules:
         old = "" if read is None else read.state
         self.world.trace.note(place, f"superblock: {old} -> {block.state}", number)
         self.world.trace.cover(f"tablet {old or 'none'} -> {block.state}")
+        self.losses.saved(place, number, block, read)
         last = 0 if read is None else read.highest
         grows, text = block.highest >= max(block.generation, last), "{}: {} follows {}"
         self._check("generations only grow", grows, text, place, block, read, partition=number)
@@ -397,6 +417,7 @@ class Rules:
     def _look(self) -> None:
         self.world.clock.call_later(LOOK_SECONDS, self._look)
         self.power.look()
+        self.losses.look()
         self.states.look()
         self.plans.look()
         self.restarts.look()
@@ -452,7 +473,7 @@ class Rules:
             if term is None:
                 continue
             other = terms.setdefault(index, term)
-            if other != term and self.power.explains(number, index):
+            if other != term and (self.power.explains(number, index) or self.losses.explains(number, index)):
                 terms[index] = other = term
             text = "{} committed operation {} in term {}, another in term {}"
             shown = (place, index, term, other)
@@ -465,3 +486,12 @@ def _read(kind: type[T], content: bytes) -> T | None:
         return decode_file(kind, content, "before")
     except Corrupt:
         return None
+
+
+def _is_over(session: CopySession, migrations: Mapping[int, MigrationOperation]) -> bool:
+    """Whether only answers of members are missing: that they took the copies in, or closed the session.
+
+    A member that was just lost does not answer.
+    """
+    under_way = {each.id for each in migrations.values()}.intersection(session.partitions.values())
+    return session.stage in (Stage.CLOSE, Stage.CLOSED) or (session.stage is Stage.INGEST and not under_way)

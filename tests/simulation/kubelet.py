@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
 from stele.core.formats import SPOKEN, FormatRange
@@ -20,6 +20,9 @@ from tests.fakes.network import Network
 from tests.fakes.transfer import TransferContainer
 from tests.simulation.member import BEGAN_UNIX_SECONDS, MemberProcess
 
+if TYPE_CHECKING:
+    from tests.simulation.nodes import Nodes
+
 Object = dict[str, Any]
 
 START_SECONDS = (0.05, 0.5)
@@ -29,7 +32,7 @@ NOTED_LATE_SECONDS_MAX = 2.0
 
 
 class Machine:
-    """The place of one pod: its volume, its address and its processes."""
+    """The place of one pod: its volume, its address and its processes; `lost` with its node and kubelet."""
 
     def __init__(self, place: str, disk: Disk, pod_uid: str, address: str) -> None:
         self.place, self.disk, self.pod_uid, self.address = place, disk, pod_uid, address
@@ -37,7 +40,7 @@ class Machine:
         self.transfer: TransferContainer | None = None
         self.starts = 0
         self.held_until = 0.0
-        self.deleting = False
+        self.deleting = self.lost = False
         self.leave_seconds = 0.0
         self.rate = 1.0
         self.wall_seconds = 0.0
@@ -80,6 +83,7 @@ class Kubelet:
         self.saved: Callable[[str, str, bytes, bytes | None], None] = lambda *_: None
         self.lost: Callable[[Machine], None] = lambda machine: None
         self.copy_late_part = 0.0
+        self.nodes: Nodes | None = None
         self.image = SPOKEN
         self.builds: dict[str, FormatRange] = {}
         self._addresses = 0
@@ -103,24 +107,31 @@ class Kubelet:
         return [*self.running(), *(each for each in self.leftover.values() if each.up)]
 
     def _changed(self, kind: Kind, stored: Object, gone: bool) -> None:
-        if kind is not PODS or gone or stored["metadata"]["labels"][COMPONENT_LABEL] != "member":
+        if kind is not PODS or stored["metadata"]["labels"][COMPONENT_LABEL] != "member":
             return
         name, uid = stored["metadata"]["name"], stored["metadata"]["uid"]
         machine = self.machines.get(name)
+        if gone:
+            if machine is not None and machine.pod_uid == uid:
+                self._without_pod(machine)
+            return
         if machine is None or machine.pod_uid != uid:
             if not stored["metadata"].get("deletionTimestamp"):
                 self._place(name, uid)
             elif machine is None:
                 self.clock.call_later(0.01, self._remove, name, uid)
-        elif stored["metadata"].get("deletionTimestamp") and not machine.deleting:
+        elif stored["metadata"].get("deletionTimestamp") and not machine.deleting and not machine.lost:
             machine.deleting = True
             self.clock.call_later(0.01, self._terminate, machine)
 
     def _place(self, name: str, uid: str) -> None:
-        """A new pod gets its volume and its address."""
-        self._addresses += 1
+        """A new pod gets its volume, its address, and a node if there are any."""
         claim = self.api.find(CLAIMS, name)
         key = name if claim is None else claim["metadata"]["uid"]
+        if self.nodes is not None and not self.nodes.can_have(key):
+            self.nodes.refuse(name)
+            return
+        self._addresses += 1
         if key not in self.disks:
             self.disks[key] = Disk(self.root / f"{name}-{key}", self.clock)
             self.disks[key].noticed = self.network.noticed
@@ -134,6 +145,8 @@ class Kubelet:
         self.builds[name] = self.image
         if name not in self.leftover:
             self.network.addresses[machine.address] = name
+        if self.nodes is not None:
+            self.nodes.bind(name, key)
         self.clock.call_later(self.clock.random.uniform(*START_SECONDS), self._start, machine)
 
     def swap(self, one: Disk, other: Disk) -> None:
@@ -158,7 +171,7 @@ class Kubelet:
     def _start(self, machine: Machine) -> None:
         if machine.up or machine.deleting or self.machines.get(machine.place) is not machine:
             return
-        if machine.place in self.gone:
+        if machine.place in self.gone or machine.lost:
             return
         if machine.place in self.leftover:
             self._wait_for_volume(machine)
@@ -199,7 +212,7 @@ class Kubelet:
         self.ended[machine.place] = self.clock.now
         self.lost(machine)
         machine.disk.engine.dropped = {}
-        if machine.deleting:
+        if machine.deleting or machine.lost:
             return
         # The kubelet tells of it a moment later than it happened.
         self.clock.call_later(self.clock.random.uniform(0.0, 0.3), self._tell_end, machine, machine.starts)
@@ -211,7 +224,7 @@ class Kubelet:
 
     def _show(self, machine: Machine, state: Object) -> None:
         pod = self.api.find(PODS, machine.place)
-        if pod is None or pod["metadata"]["uid"] != machine.pod_uid:
+        if pod is None or pod["metadata"]["uid"] != machine.pod_uid or machine.lost:
             return
         wall = BEGAN_UNIX_SECONDS + self.clock.now + machine.wall_seconds
         if "running" in state:
@@ -252,7 +265,56 @@ class Kubelet:
         self._remove(machine.place, machine.pod_uid)
         self.clock.call_later(alive_seconds, self._terminate if politely else self._gone, machine)
 
+    # -- lost nodes
+
+    def _without_pod(self, machine: Machine) -> None:
+        """Its pod was removed by force, and a kubelet that is lost does not know."""
+        if not machine.lost:
+            machine.deleting = True
+            self.clock.call_later(0.01, self._gone, machine)
+            return
+        self.leftover[machine.place] = self.machines.pop(machine.place)
+        if not machine.up:
+            self._gone(machine)
+
+    def power_off(self, machine: Machine) -> None:
+        """Its node is off, unless it is back already."""
+        if machine.lost and machine.process is not None:
+            machine.process.end("its node is off", power_lost=True)
+        if machine.lost and self.leftover.get(machine.place) is machine:
+            self._gone(machine)
+
+    def node_is_back(self, machine: Machine) -> None:
+        """Its kubelet ends what has no pod any more, and starts what has."""
+        machine.lost = False
+        if self.leftover.get(machine.place) is machine:
+            self._gone(machine)
+            return
+        pod = self.api.find(PODS, machine.place)
+        if self.machines.get(machine.place) is not machine or pod is None:
+            return
+        if pod["metadata"].get("deletionTimestamp"):
+            machine.deleting = True
+            self._terminate(machine)
+        elif not machine.up:
+            self._tell_end(machine, machine.starts)
+            self._start(machine)
+
+    def remove_pod(self, machine: Machine) -> None:
+        """As the garbage collector of pods does, while their node does not exist."""
+        if machine.lost:
+            self._remove(machine.place, machine.pod_uid)
+
+    def place_waiting(self) -> None:
+        """Pods that had no node may have one now."""
+        for pod in self.api.list(PODS):
+            meta = pod["metadata"]
+            if meta["labels"][COMPONENT_LABEL] == "member" and meta["name"] not in self.machines:
+                self._changed(PODS, pod, gone=False)
+
     def _gone(self, machine: Machine) -> None:
+        if machine.lost:
+            self.network.rejoin(machine.place)
         if machine.process is not None and machine.up:
             machine.process.end("its pod was deleted")
             self._show(machine, {"terminated": {"exitCode": 137}})

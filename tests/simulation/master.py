@@ -17,7 +17,6 @@ from stele.master.cache import Cache
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed, Pace
 from stele.master.settings import Settings
-from stele.master.supervisor import WATCHED
 from stele.model import TabletCluster
 from stele.wire.control import decode_reply, decode_request, encode
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
@@ -181,8 +180,8 @@ class MasterProcess:
         api: Any = self._api
         owner = manifests.owned_by_cluster(cluster)
         store = KubernetesTableStore(api, NAMESPACE, CLUSTER, owner, marks)
-        world = KubernetesClusterObjects(api, self.cache, SETTINGS, cluster, self._wall)
         now, spoken = self.loop.time, self._spoken
+        world = KubernetesClusterObjects(api, self.cache, SETTINGS, cluster, self._wall, now=now)
         return ClusterLoop(store, self._members, world, NoCopier(), now=now, pace=PACE, spoken=spoken)
 
     def _wall(self, seconds: float) -> datetime:
@@ -193,7 +192,7 @@ class MasterProcess:
     async def _list(self) -> None:
         while True:
             try:
-                for kind in WATCHED:
+                for kind in self._server.kinds:
                     before = self.cache.newest()
                     self.cache.replace(kind, NAMESPACE, await self._api.list(kind, NAMESPACE), before)
             except SteleError:
@@ -203,7 +202,7 @@ class MasterProcess:
 
     def _event(self, kind: Kind, stored: Object, gone: bool) -> None:
         """Events come late, may be forgotten, and may come again."""
-        if kind not in WATCHED:
+        if kind not in self._server.kinds:
             return
         faults, random = self._server.faults, self._clock.random
         if random.random() < faults.watch_lost:

@@ -9,6 +9,9 @@ from stele.core.formats import SPOKEN, FormatRange
 from stele.errors import Conflict, Corrupt, SteleError
 from stele.member import limits
 from stele.member.node import Node
+from stele.member.process import first_id
+from stele.member.resp.limits import RespServerLimits
+from stele.member.resp.server import RespServer
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.member.storage.write_back import WriteBack
@@ -19,6 +22,9 @@ from tests.fakes.loop import Defect, Handle, ProcessLoop
 from tests.fakes.network import Network
 
 PEER_PORT = 7000
+RESP_PORT = 6379
+CLUSTER_PORT = 6380
+READ_PORT = 6381
 BEGAN_UNIX_SECONDS = 1_800_000_000.0
 
 _numbers = itertools.count(1)
@@ -44,6 +50,7 @@ class MemberProcess:
         self._transfer, self._ended = transfer, ended
         self.place = loop.name
         self.node: Node | None = None
+        self.clients: RespServer | None = None
         self._closed = False
         loop.before_slow = disk.before_slow
         loop.create_task(self._run())
@@ -54,7 +61,7 @@ class MemberProcess:
         return network
 
     async def _run(self) -> None:
-        """What member/process.py does, without signals, HTTP and RESP."""
+        """What member/process.py does, without signals and HTTP."""
         try:
             await self._start()
         except (OSError, Conflict) as error:
@@ -76,6 +83,12 @@ class MemberProcess:
             wall=self._wall,
             formats=self.formats,
         )
+        budget, pubsub = node.command_executor.turn_budget, node.broadcast.pubsub
+        clients = RespServer(node.router, RespServerLimits(), budget, pubsub, first_id=first_id(node.uuid))
+        self.clients = clients
+        await clients.listen("0.0.0.0", RESP_PORT)
+        await clients.listen_cluster("0.0.0.0", CLUSTER_PORT)
+        await clients.listen_reads("0.0.0.0", READ_PORT)
         await node.load()
         node.start()
         await self.loop.create_server(node.peers.inbound.accept, "0.0.0.0", PEER_PORT)
@@ -133,11 +146,20 @@ class MemberProcess:
         while (left := until - self.loop.time()) > 0 and self._waits(left):  # noqa: ASYNC110
             await asyncio.sleep(limits.LEAVE_LOOK_SECONDS)
         if self.node is not None:
+            await self._answer_clients(self.node)
             await self.node.drain()
             self._closed = True
+            if self.clients is not None:
+                await self.clients.close()
             self.network.stop_listening((self.place, PEER_PORT))
             async with asyncio.timeout(limits.STOP_SECONDS_MAX):
                 await self.node.stop()
+
+    async def _answer_clients(self, node: Node) -> None:
+        """Answer what clients on connections have sent."""
+        if self.clients is not None and self.clients.sessions():
+            self.clients.stop()
+            await node.background.until(lambda: not self.clients.busy(), limits.DRAIN_SECONDS_MAX)
 
     def _waits(self, seconds: float) -> bool:
         """What the member answers its hook."""

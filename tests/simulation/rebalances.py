@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from stele.adapters.kubernetes.api import MEMBERS, REBALANCES, Kind
 from stele.model import API_VERSION
-from tests.simulation.profile import CLUSTER, HAND_OVER
+from tests.simulation.kinds import HAND_OVER
+from tests.simulation.profile import CLUSTER
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

@@ -3,14 +3,19 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stele.core.kv.two_phase import ASK_LIVE_SECONDS
 from tests.fakes.network import LATE_SECONDS_MAX
 from tests.simulation import lossy
-from tests.simulation.convergence import check_equal, unfinished
+from tests.simulation.convergence import TRANSACTIONS_END, check_equal, unended, unfinished
+from tests.simulation.families.registry import draw
+from tests.simulation.families.swarm import SWARM
 from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
 from tests.simulation.history import LINEARIZABLE, Loss, Operation, Violation, check
 from tests.simulation.invariants import Rules
-from tests.simulation.profile import SWARM, Profile, draw
+from tests.simulation.profile import Profile
 from tests.simulation.recoveries import Recovery
+from tests.simulation.resp_subscribers import RespSubscribers
+from tests.simulation.subscribers import DEPARTED_ONCE, HEARD
 from tests.simulation.trace import ANYWHERE
 from tests.simulation.world import World
 
@@ -18,6 +23,8 @@ CONVERGE_SECONDS = 150.0
 """Simulated time after the last fault within which everything is well."""
 WELL_AGAIN = "safe, balanced and at rest in the end"
 LAST_READS = "all keys can be read in the end"
+ENDED_SECONDS = ASK_LIVE_SECONDS + 20.0
+"""Simulated time after the last transaction within which all are over, and their outcomes forgotten."""
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 3.0
 
@@ -88,8 +95,17 @@ def _both_phases(world: World) -> None:
     world.clock.run(max(world.clock.now + QUIET_SECONDS, world.profile.chaos_seconds + LATE_SECONDS_MAX))
     _read_all(world)
     for key, operations in world.keys.histories.by_key.items():
-        _check_history(world, key, operations, rules.power.of(world.keys.partition(key)))
+        partition = world.keys.partition(key)
+        _check_history(world, key, operations, rules.power.of(partition) + rules.losses.of(partition))
+    world.bank.check(world.trace)
+    world.lists.check(world.trace, world.keys.partition, world.owners_lost)
+    _end_transactions(world)
     check_equal(world)
+    if world.subscribers is not None:
+        world.trace.checked[HEARD] += world.subscribers.check()
+        world.trace.checked[DEPARTED_ONCE] += len(world.subscribers.departed)
+    if isinstance(world.subscribers, RespSubscribers):
+        world.trace.checked += world.subscribers.check_clients(world.expiring_clients)
 
 
 def _check_history(world: World, key: bytes, operations: list[Operation], losses: list[Loss]) -> None:
@@ -100,7 +116,7 @@ def _check_history(world: World, key: bytes, operations: list[Operation], losses
     except Violation:
         if not losses or not lossy.explained(operations, losses):
             raise
-        world.trace.cover("acknowledged writes were lost with the power")
+        world.trace.cover("acknowledged writes were lost, as is documented")
 
 
 def _converge(world: World) -> None:
@@ -114,6 +130,17 @@ def _converge(world: World) -> None:
     world.trace.checked[WELL_AGAIN] += 1
 
 
+def _end_transactions(world: World) -> None:
+    """Nobody begins any more: locks go at once or when owners ask, outcomes when nobody can need them."""
+    deadline = world.clock.now + ENDED_SECONDS
+    while left := unended(world):
+        if world.clock.now > deadline:
+            raise Violation(TRANSACTIONS_END, f"after {ENDED_SECONDS:g} s: {left}")
+        world.clock.run(world.clock.now + LOOK_SECONDS)
+    world.clock.run(world.clock.now + QUIET_SECONDS)
+    world.trace.checked[TRANSACTIONS_END] += 1
+
+
 def _read_all(world: World) -> None:
     """Every key once more, with nothing wrong: what was acknowledged is there."""
     client = world.clients[0]
@@ -124,6 +151,21 @@ def _read_all(world: World) -> None:
     if any(each.end is None for each in done.result()):
         raise Violation(LAST_READS, "the last reads were refused")
     world.trace.checked[LAST_READS] += len(done.result())
+    for redis_client in (*world.redis_clients[:1], *world.transfer_clients[:1]):
+        audited = redis_client.audit_all(world.present())
+        world.clock.run(world.clock.now + QUIET_SECONDS)
+        if not audited.done() or not audited.result():
+            raise Violation(LAST_READS, "the last transactions were not answered")
+    for async_client in world.async_clients[:1]:
+        read = async_client.read_lists(world.present())
+        world.clock.run(world.clock.now + QUIET_SECONDS)
+        if not read.done() or not read.result():
+            raise Violation(LAST_READS, "the last reads of Async lists were not answered")
+    for cluster_client in world.cluster_clients[:1]:
+        checked = cluster_client.check_at_rest(world.present())
+        world.clock.run(world.clock.now + QUIET_SECONDS)
+        if not checked.done():
+            raise Violation(LAST_READS, "the last reads by the map were not answered")
 
 
 def _concerned(world: World, error: Exception) -> tuple[int, bytes]:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tests.simulation.profile import ENDINGS, Profile
+from tests.simulation.kinds import ENDINGS
+from tests.simulation.profile import Profile
 from tests.simulation.run import Result, run_profile
 
 REPLAYS_MAX = 30

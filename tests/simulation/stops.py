@@ -5,8 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stele.adapters.kubernetes.api import PODS
+from tests.simulation.kinds import PLANNED_STOP
 from tests.simulation.kubelet import STOP_SECONDS, Machine
-from tests.simulation.profile import PLANNED_STOP
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

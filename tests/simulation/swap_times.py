@@ -17,7 +17,8 @@ from stele.core.tablet.owner import Owner
 from stele.member.replication.replica import Replica
 from stele.member.serving.roles import Roles
 from stele.model import API_VERSION
-from tests.simulation.profile import CLUSTER, draw
+from tests.simulation.families.registry import draw
+from tests.simulation.profile import CLUSTER
 from tests.simulation.world import World
 
 FORMED_SECONDS = 12.0

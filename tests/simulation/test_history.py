@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulation.history import Loss, Operation, Violation, check
+from tests.simulation.history import RECENT, Loss, Operation, Violation, check
 from tests.simulation.lossy import explained
 
 KEY = b"k"
@@ -123,3 +123,31 @@ def test_a_loss_of_power_explains_nothing_more(name: str) -> None:
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_without_a_loss_is_wrong_without_one_at_that_time(name: str) -> None:
     assert not explained(WRONG[name], [Loss(100.0, 99.0)])
+
+
+def _read(number: int, begin: float, end: float, reply: bytes, **more: object) -> Operation:
+    return Operation(number, "c", "get", b"k", b"", begin, end, reply, stale_seconds=1.0, **more)  # type: ignore[arg-type]
+
+
+_ONE = Operation(1, "c", "set", b"k", b"one", 0.0, 1.0, "OK")
+_TWO = Operation(2, "c", "set", b"k", b"two", 2.0, 3.0, "OK")
+
+
+@pytest.mark.parametrize(
+    ("read", "rule"),
+    [
+        (_read(3, 3.9, 4.0, b"one"), ""),
+        (_read(3, 4.1, 4.2, b"one"), RECENT),
+        (_read(3, 4.1, 4.2, b"two"), ""),
+        (_read(3, 3.5, 3.6, b"one", after=2), RECENT),
+        (_read(3, 3.5, 3.6, b"lost"), RECENT),
+    ],
+    ids=["recent enough", "too old", "the newest", "before its own write", "never committed"],
+)
+def test_a_read_from_a_backup_may_be_old_but_not_too_old(read: Operation, rule: str) -> None:
+    if not rule:
+        check(b"k", [_ONE, _TWO, read])
+        return
+    with pytest.raises(Violation) as found:
+        check(b"k", [_ONE, _TWO, read])
+    assert found.value.rule == rule

@@ -33,6 +33,7 @@ from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Learner, Owner, Phase
 from stele.master.loop import fresh_head
 from stele.member.replication.delayed_replies import DelayedReplies
+from stele.member.replication.keyspaces import Keyspaces
 from stele.member.serving.executor import CommandExecutor
 from stele.wire.configmap import decode_shard
 from stele.wire.storage.volume import Consensus
@@ -315,17 +316,22 @@ def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     owner.phase = Phase.SERVING
     replica: Any = SimpleNamespace(partition=0, owner=owner)
     lease_holder = LeaseHolder()
-    replicator: Any = SimpleNamespace(tablets=SimpleNamespace(engine=None), lease_holder=lease_holder)
+    table = SimpleNamespace(keyspaces=Keyspaces())
+    replicator: Any = SimpleNamespace(
+        tablets=SimpleNamespace(engine=None, table=table), lease_holder=lease_holder
+    )
     answers = DelayedReplies(lease_holder, lambda: 1.0)
-    serving = CommandExecutor(replicator, answers, replicator, replicator, lambda: 1.0, lambda: 1.0)
+    serving = CommandExecutor(
+        replicator, answers, replicator, replicator, lambda: 1.0, lambda: 1.0, replicator
+    )
     for granter in (1, 5):
         assert not answers.may_read(replica)
-        assert not serving._serves_reads(replica, 1.0)
+        assert not serving.serves_reads(replica, 1.0)
         lease_holder.begin_session(granter)
         lease_holder.renewed(granter, 1.0, 3.0, frozenset())
         lease_holder.followed(granter, 0, 1)
     assert answers.may_read(replica)
-    assert serving._serves_reads(replica, 1.0)
+    assert serving.serves_reads(replica, 1.0)
 
 
 def test_a_new_master_passes_the_promises_of_those_that_a_row_does_not_name() -> None:

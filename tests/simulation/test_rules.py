@@ -13,6 +13,8 @@ from stele.adapters.kubernetes.api import CLUSTERS, REBALANCES
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.formats import FIRST, SPOKEN
+from stele.core.kv.keyspaces import Catalog, Settings
+from stele.core.kv.two_phase import Intent, Outcome, TxId, Verdict
 from stele.core.table.table import Partition
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
@@ -21,15 +23,17 @@ from stele.wire.storage.volume import (
     Consensus,
     CopyRecord,
     Frozen,
+    Quarantined,
     Superblock,
     TableFile,
     encode_file,
 )
-from tests.simulation.convergence import COPIES_EQUAL, COUNTS_RIGHT, check_equal, unfinished
+from stele.wire.two_phase import OUTCOMES, encode_entry, id_key
+from tests.simulation.convergence import COPIES_EQUAL, COUNTS_RIGHT, check_equal, unended, unfinished
+from tests.simulation.families.registry import draw
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
 from tests.simulation.plans import LATE_DECISIONS
-from tests.simulation.profile import draw
 from tests.simulation.world import World
 
 SECONDS = 6.0
@@ -101,6 +105,20 @@ def _leaves_its_rows(well: Well) -> None:
     well.rules.states.head(replace(head, members=rest), well.world.rows())
 
 
+def _recovers_an_old_row(well: Well) -> None:
+    well.rules.forget_table()
+    well.store(Partition(well.row.version - 1, (9,)))
+
+
+def _purges_the_last(well: Well) -> None:
+    now = well.world.clock.now
+    well.rules.losses._alone[0] = (now - 100.0, now)
+    last = Superblock("DELETED", 1, 1, quarantined=(Quarantined(1, 0.0),))
+    for member in well.row.members:
+        well.world.kubelet.machines[f"demo-{member}"].process.loop.kill()
+    well.rules.losses.saved(well.owner, 0, Superblock("DELETED", 2, 2), last)
+
+
 def _moves_in_frozen(well: Well) -> None:
     well.rules.states.state = "Frozen"
     well.store(Partition(well.row.version + 1, (*well.row.replicas, 9)))
@@ -143,11 +161,11 @@ def _ready_during_a_wave(well: Well, stage: Stage) -> None:
 
 
 def test_a_session_that_is_only_closed_is_nothing_pending(well: Well) -> None:
-    """A member that was just lost answers no CloseSession, and all rows are stored."""
-    for stage in (Stage.CLOSE, Stage.CLOSED):
+    """A member that was just lost answers no Ingest or CloseSession, and all rows are stored."""
+    for stage in (Stage.INGEST, Stage.CLOSE, Stage.CLOSED):
         _ready_during_a_wave(well, stage)
         assert well.world.clock.failure is None
-    _ready_during_a_wave(well, Stage.INGEST)
+    _ready_during_a_wave(well, Stage.COPY)
     assert isinstance(well.world.clock.failure, Violation)
 
 
@@ -249,9 +267,21 @@ def _done_without_its_moves(well: Well) -> None:
     well.rules.user_plans.stored(plan | {"status": {"phase": "Done"}})
 
 
+def _two_catalogs_of_one_version(well: Well) -> None:
+    for settings in ({}, {"a": Settings()}):
+        well.rules.catalogs.stored(Catalog(1, settings))
+
+
+def _catalog_sent_first(well: Well) -> None:
+    request = m.ExchangeRequest(SPOKEN.most, "c", 1, "u", catalog=Catalog(9))
+    well.rules.catalogs._exchanged(well.owner, request, m.ExchangeReply("OK", "", "u", "c", 1, 1, 0, 1))
+
+
 BROKEN: dict[str, Callable[[Well], None]] = {
+    "one catalog per version": _two_catalogs_of_one_version,
+    "catalogs are stored before they are sent": _catalog_sent_first,
     "stored epochs only grow": lambda well: well.rules._epoch("demo-table", 0),
-    "versions only grow": lambda well: well.store(Partition(well.row.version, (9,))),
+    "versions only grow": lambda well: well.store(Partition(well.row.version, well.row.replicas[::-1])),
     "one row per version": lambda well: well.rules._one_row_per_version(0, well.row.version, (9,)),
     "never fewer copies": lambda well: well.store(Partition(well.row.version + 1, well.row.replicas[:1])),
     "no move in a state without": _moves_in_frozen,
@@ -259,6 +289,14 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "no copy while forbidden": _copy_while_forbidden,
     "rows stay as they are in a state without": _another_owner_in_frozen,
     "rows keep silent members in a state without joining": _silent_in_frozen,
+    "no row names a member that is removed": lambda well: well.rules.removals.gone(
+        {"metadata": {"name": well.owner}, "spec": {"index": well.row.owner}}
+    ),
+    "all copies of a row are given up as users say": lambda well: well.store(
+        Partition(well.row.version + 1, (9,))
+    ),
+    "nothing is purged that may be the last copy": _purges_the_last,
+    "recovered rows are the newest": _recovers_an_old_row,
     "members of rows stay": _leaves_its_rows,
     "no write while all are passive": _written_while_passive,
     "Running only with all copies": _running_with_too_few,
@@ -323,6 +361,19 @@ def test_a_count_that_is_not_that_of_the_entries_is_found(well: Well) -> None:
     with pytest.raises(Violation) as found:
         check_equal(well.world)
     assert found.value.rule == COUNTS_RIGHT
+
+
+def test_what_is_left_of_a_transaction_is_told(well: Well) -> None:
+    assert unended(well.world) == ""
+    uuid = well.machine.node.instance.uuid  # type: ignore[union-attr]
+    id, intent = TxId(uuid, 1, 1), Intent(1, b"", (0, 1), ((b"default", b"k"),), (), 0, 0)
+    well.replica.lock_keys(id, intent, 0.0)
+    assert "locks: True" in unended(well.world)
+    well.replica.unlock_keys(id)
+    assert unended(well.world) == ""
+    key = well.replica.prefix(OUTCOMES) + id_key(id)
+    well.machine.disk.engine.write_data([(key, bytes(8) + encode_entry(Outcome(Verdict.ABORT)))])
+    assert "has outcomes" in unended(well.world)
 
 
 def test_all_rules_of_every_moment_are_broken_here(well: Well) -> None:

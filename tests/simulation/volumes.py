@@ -4,6 +4,7 @@ Only the last copies are spared: a volume is emptied or damaged only while every
 another member whose copy is whole and that is well.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ class Volumes:
     def end(self) -> None:
         self._swap_back()
         for machine in self.kubelet.machines.values():
-            self._mend(machine)
+            self._mend(machine, machine.disk)
 
     # -- who can be spared
 
@@ -90,6 +91,11 @@ class Volumes:
         return all(number in replicas and replicas[number].ready for number in named)
 
     # -- what befalls them
+
+    def lose(self, place: str) -> None:
+        """It never comes back."""
+        self.faults.harm(place, math.inf)
+        self._broken[place] = self.world.clock.now
 
     def _break(self, how: Callable[[Machine], str]) -> bool:
         machine = self.faults.machine()
@@ -160,7 +166,7 @@ class Volumes:
             return False
         machine.disk.failing_part = self.faults.random.choice((0.02, 0.2, 1.0))
         seconds = self.faults.random.uniform(0.2, 3.0)
-        self.faults.later(seconds, self._mend, machine)
+        self.faults.later(seconds, self._mend, machine, machine.disk)
         self.faults.harm(machine.place, seconds + 5.0)
         told = f"its disk fails {machine.disk.failing_part:.0%} for {seconds:.1f} s"
         return self.faults.say(told, machine.place)
@@ -171,7 +177,7 @@ class Volumes:
             return False
         machine.process.loop.disk_seconds = self.faults.random.choice(((0.01, 0.1), (0.1, 1.0)))
         seconds = self.faults.random.uniform(1.0, 6.0)
-        self.faults.later(seconds, self._mend, machine)
+        self.faults.later(seconds, self._mend, machine, machine.disk)
         self.faults.trouble(machine.place, seconds)
         return self.faults.say(f"its disk is slow for {seconds:.1f} s", machine.place)
 
@@ -180,7 +186,7 @@ class Volumes:
         if machine is None:
             return False
         seconds = self.faults.random.uniform(1.0, 6.0)
-        self.faults.later(seconds, self._mend, machine)
+        self.faults.later(seconds, self._mend, machine, machine.disk)
         if self.faults.random.random() < 0.3:
             machine.disk.free_bytes = 0
             return self.faults.say(f"its disk is full for {seconds:.1f} s", machine.place)
@@ -192,8 +198,9 @@ class Volumes:
         return self.faults.say(told, machine.place)
 
     @staticmethod
-    def _mend(machine: Machine) -> None:
-        machine.disk.failing_part, machine.disk.refused = 0.0, ()
-        machine.disk.free_bytes = FREE_BYTES
+    def _mend(machine: Machine, disk: Disk) -> None:
+        """Mend the disk that was hurt: another machine may have it by now."""
+        disk.failing_part, disk.refused = 0.0, ()
+        disk.free_bytes = FREE_BYTES
         if machine.process is not None:
             machine.process.loop.disk_seconds = DISK_SECONDS

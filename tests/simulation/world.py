@@ -5,25 +5,44 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, KEYSPACES, Kind
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.table.table import Partition, PartitionTable
+from stele.master.watch import WATCHED
 from stele.member.settings import Settings
 from stele.wire.configmap import Head, decode_head, decode_shard
 from tests.fakes.api import ApiServer
 from tests.fakes.loop import Clock
 from tests.fakes.network import Network
+from tests.fakes.objects import body
+from tests.simulation.async_clients import AsyncClient
+from tests.simulation.asynchronous import Lists, OwnersLost
+from tests.simulation.bank import Bank
 from tests.simulation.clients import Client, Keys
+from tests.simulation.cluster_clients import ClusterClient
 from tests.simulation.crashes import points_told
+from tests.simulation.expiring_clients import ExpiringClient
+from tests.simulation.invalidations import Told
+from tests.simulation.kinds import DECLARE
 from tests.simulation.kubelet import Kubelet, Machine
+from tests.simulation.local_clients import KEYSPACE, SPEC, LocalClient, Source
 from tests.simulation.master import CLUSTER, Listeners, MasterProcess
+from tests.simulation.nodes import Nodes
 from tests.simulation.profile import Profile
+from tests.simulation.redis_clients import RedisClient
+from tests.simulation.resp_subscribers import RespSubscribers
+from tests.simulation.subscribers import Subscribers
 from tests.simulation.trace import Trace
+from tests.simulation.tracking_clients import TrackingClient
+from tests.simulation.transfer_clients import TransferClient
 
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+C = TypeVar("C", bound=Client)
 
 
 class World:
@@ -31,7 +50,7 @@ class World:
 
     `away` is the place of a member that stays away for good, "" for nobody; `surplus` says whether there were
     more members than desired, so that it may be the one that leaves. `stack` ends with the world. `operator`
-    is what the build of masters speaks that start.
+    is what the build of masters speaks that start. `given_up` are partitions all of whose copies were.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -40,13 +59,26 @@ class World:
         self.trace = Trace(self.clock)
         self.network = Network(self.clock)
         self.api = ApiServer(self.clock, self.network)
+        if DECLARE in profile.faults or profile.local_clients:
+            self.api.kinds = WATCHED
         self.folder = Path(tempfile.mkdtemp(prefix="stele-simulation-", dir=SCRATCH))
         self.trace.folder = str(self.folder)
         self.kubelet = Kubelet(self.clock, self.network, self.api, self.folder, self._settings)
+        self.kubelet.nodes = Nodes(self.api, self.kubelet, profile.volumes) if profile.volumes else None
         self.operator = self.kubelet.image = profile.build
         self.masters: list[MasterProcess] = []
         self.keys = Keys(self.clock, profile)
         self.clients: list[Client] = []
+        self.redis_clients: list[RedisClient] = []
+        self.cluster_clients: list[ClusterClient] = []
+        self.expiring_clients: list[ExpiringClient] = []
+        self.transfer_clients: list[TransferClient] = []
+        self.async_clients: list[AsyncClient] = []
+        self.lists = Lists()
+        self.owners_lost = OwnersLost(self.rows, lambda: self.clock.now)
+        self.bank = Bank(apart=profile.apart)
+        self.invalidations = Told()
+        self.subscribers: Subscribers | None = None
         self.exchanged: list[Any] = []
         self._cluster: dict[str, Any] = {}
         self._decoded: tuple[str, tuple[Partition, ...]] = "", ()
@@ -54,6 +86,7 @@ class World:
         self.heard: list[Callable[[str, int, float], None]] = []
         self.asked: list[Callable[[int], None]] = []
         self.reached: Callable[[str], None] = lambda name: None
+        self.given_up: set[int] = set()
         self.away, self.surplus = "", False
         self.stack = ExitStack()
         self.kubelet.watch = self._noted
@@ -71,7 +104,39 @@ class World:
         for number in range(self.profile.clients):
             name = f"client-{number}"
             self.clients.append(Client(name, self.network, self.kubelet, self.keys, self.trace))
+        self._start_redis_clients()
+        if self.profile.listens:
+            make = RespSubscribers if self.profile.resp_subscribers else Subscribers
+            self.subscribers = make(self.network, self.kubelet.reached, self.keys)
         return self
+
+    def _start_redis_clients(self) -> None:
+        profile = self.profile
+        self.redis_clients = self._start(RedisClient, "redis", profile.redis_clients)
+        self.cluster_clients = self._start(ClusterClient, "cluster", profile.cluster_clients)
+        self.expiring_clients = self._start(ExpiringClient, "expiring", profile.expiring_clients)
+        if profile.async_clients:
+            self.exchanged.append(self.owners_lost.exchanged)
+            self.api.changed.append(self.owners_lost.stored)
+            make_async = partial(AsyncClient, lists=self.lists, backups=profile.replicas - 1)
+            self.async_clients = self._start(make_async, "async", profile.async_clients)
+        make_transfer = partial(TransferClient, bank=self.bank)
+        self.transfer_clients = self._start(make_transfer, "transfer", profile.transfer_clients)
+        if profile.local_clients:
+            spec = {"cluster": CLUSTER, "ttl": 0, **SPEC}
+            self.api.create(KEYSPACES, body(KEYSPACES, KEYSPACE, spec))
+            make_local = partial(LocalClient, source=Source())
+            self._start(make_local, "local", profile.local_clients)
+        if profile.tracking_clients:
+            self.stack.enter_context(self.invalidations.watching())
+            make = partial(TrackingClient, told=self.invalidations)
+            self._start(make, "tracking", profile.tracking_clients)
+
+    def _start(self, make: Callable[..., C], kind: str, count: int) -> list[C]:
+        parts = self.network, self.kubelet, self.keys, self.trace
+        made = [make(f"client-{kind}-{number}", *parts) for number in range(count)]
+        self.clients += made
+        return made
 
     def __exit__(self, *_: object) -> None:
         for machine in self.kubelet.machines.values():
@@ -83,6 +148,8 @@ class World:
             master.kill()
         for client in self.clients:
             client.stop()
+        if self.subscribers is not None:
+            self.subscribers.stop()
         self.stack.close()
         self._logger.removeHandler(self.trace)
         self._logger.setLevel(self._before[0])

@@ -48,6 +48,30 @@ def test_inline_requests_and_empty_ones():
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (rb'set key "a b"', [b"set", b"key", b"a b"]),
+        (b"set key 'a \"b\" c'", [b"set", b"key", b'a "b" c']),
+        (rb'set key "a\n\x00\"\q\xZZ\\"', [b"set", b"key", b'a\n\0"qxZZ\\']),
+        (rb"set key 'it\'s \n'", [b"set", b"key", rb"it's \n"]),
+        (rb'set key ""', [b"set", b"key", b""]),
+        (rb'set k"e y" v', [b"set", b"ke y", b"v"]),
+    ],
+)
+def test_inline_requests_have_the_quotes_of_redis(line, words):
+    got, reader = read(line + b"\r\n")
+    assert (got, reader.error) == ([words], None)
+
+
+@pytest.mark.parametrize(
+    "line", [b'set """k""" v', b'set "k', b"set 'k", b'set "k"v', rb"set 'k\' v", b'set "k\\']
+)
+def test_unbalanced_quotes_are_refused(line):
+    _, reader = read(line + b"\r\n")
+    assert reader.error == "Protocol error: unbalanced quotes in request"
+
+
+@pytest.mark.parametrize(
     ("sent", "error"),
     [
         (b"\x16\x03\x01\x00", "expected '*', got 0x16"),

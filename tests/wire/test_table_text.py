@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.formats import RANGES
+from stele.core.table.groups import PartitionGroup, PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, VERSION_MAX
-from stele.core.table.table import Member, Partition, row_fault, shard_of, trimmed
+from stele.core.table.table import EMPTY, Member, Partition, row_fault, shard_of, trimmed
 from stele.errors import BadInput, Corrupt
 from stele.wire import configmap
 from stele.wire.configmap import (
     SHARD_PARTITIONS,
     Head,
     decode_head,
+    decode_rows,
     decode_shard,
     encode_head,
     encode_shard,
@@ -206,6 +208,49 @@ def test_a_head_of_a_cluster_that_uses_a_later_format_is_refused() -> None:
     with pytest.raises(Corrupt, match=r"uses format 3; .* speaks formats 1 to 2") as refused:
         decode_head(data)
     assert refused.value.code == "UNKNOWN_FORMAT"
+
+
+GROUPS = PartitionGroups(4, (PartitionGroup("sessions", 3, 4, 3), PartitionGroup("a-1", 7, 1, 1)))
+GROUPED = replace(HEAD, features=RANGES, groups=GROUPS)
+
+
+def test_a_head_with_groups_is_read_back() -> None:
+    data = encode_head(GROUPED)
+    assert data["groups"] == "sessions 3 4 3\na-1 7 1 1\n"
+    assert (data["groupsVersion"], data["partitions"]) == ("4", "3")
+    assert decode_head(data) == GROUPED
+    assert GROUPED.rows == 8
+    assert "groups" not in encode_head(replace(HEAD, features=RANGES))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"groups": "sessions 4 4 3\n"}, "the group of sessions has 4 partitions from 4, not 3"),
+        ({"groups": "sessions 3 0 3\n"}, "has 0 partitions"),
+        ({"groups": "sessions 3 4 8\n"}, "has 8 replicas; expected 1 to 7"),
+        ({"groups": "sessions 3 4\n"}, "line 1 of groups is 'sessions 3 4'; 'KEYSPACE FIRST COUNT REPLICAS'"),
+        ({"groups": "s 3 4 3\ns 7 1 1\n"}, "two groups belong to one keyspace"),
+        ({"groups": ""}, "there are 0 groups of version 4"),
+        ({"groups": "sessions 3 65534 3\n"}, "65537 partitions"),
+        ({"groupsVersion": "0"}, "groupsVersion is '0'; a whole number from 1"),
+    ],
+)
+def test_broken_groups_are_refused(change: dict[str, str], reason: str) -> None:
+    with pytest.raises(Corrupt, match=reason):
+        decode_head({**encode_head(GROUPED), **change})
+    data = encode_head(GROUPED)
+    del data["groupsVersion"]
+    with pytest.raises(Corrupt, match="missing keys"):
+        decode_head(data)
+
+
+def test_rows_of_a_group_that_the_head_lacks_are_left_out_and_never_assigned() -> None:
+    rows = (*ROWS, EMPTY, EMPTY)
+    assert decode_shard(encode_shard(7, 0, rows), 0, 3).rows == ROWS
+    assert decode_rows(encode_shard(7, 0, rows), 0).rows == rows
+    with pytest.raises(Corrupt, match="shard 0 has 4 rows; partitions 0 to 2 were expected"):
+        decode_shard(encode_shard(7, 0, (*ROWS, Partition(1, (0,)))), 0, 3)
 
 
 @pytest.mark.parametrize("written", ["3", "", "one"])

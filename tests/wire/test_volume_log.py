@@ -12,10 +12,12 @@ from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, pack_value, user_head, u
 from stele.wire.storage.load_value import LoadValue
 from stele.wire.storage.log_record import (
     BATCH,
+    CLEAR,
     LOAD,
     Change,
     batch_record,
     check_record,
+    clear_record,
     delete_record,
     load_record,
     noop_record,
@@ -61,8 +63,8 @@ def test_records_that_are_cut_short_or_unknown_are_refused() -> None:
             with pytest.raises(Corrupt):
                 check_record(record[:size])
     unknown = bytearray(noop_record(1))
-    unknown[8] = LOAD + 1
-    with pytest.raises(Unavailable, match=r"UNKNOWN_FORMAT: log record of kind 5.*: upgrade this member"):
+    unknown[8] = CLEAR + 1
+    with pytest.raises(Unavailable, match=r"UNKNOWN_FORMAT: log record of kind 6.*: upgrade this member"):
         check_record(bytes(unknown))
 
 
@@ -75,6 +77,29 @@ def test_a_load_is_read_as_it_was_written_and_refused_when_it_is_none() -> None:
     for keyspace, load, body in wrong:
         with pytest.raises(Corrupt):
             check_record(load_record(7, keyspace, load, body))
+
+
+def test_a_clear_names_one_keyspace_or_all_of_users() -> None:
+    for keyspace in (b"default", b""):
+        record = clear_record(7, keyspace)
+        check_record(record)
+        assert (term_of(record), split_record(record)) == ((7,), (CLEAR, keyspace, b"", b"", 0))
+    assert clear_record(7, b"db1") == b"\0" * 7 + b"\7\5" + b"\0" * 8 + b"\3" + b"\0" * 4 + b"db1"
+
+
+@pytest.mark.parametrize("keyspace", [b"@@tx", b"@quota"])
+def test_a_clear_never_names_what_services_keep(keyspace: bytes) -> None:
+    with pytest.raises(Corrupt, match="clears keyspace"):
+        check_record(clear_record(7, keyspace))
+
+
+def test_a_clear_with_a_key_or_a_value_is_refused() -> None:
+    with pytest.raises(Corrupt, match="clears keyspace"):
+        check_record(clear_record(7, b"a") + b"more")
+    with_key = bytearray(put_record(7, b"a", b"k", b"", 0))
+    with_key[8] = CLEAR
+    with pytest.raises(Corrupt, match="clears keyspace"):
+        check_record(bytes(with_key))
 
 
 @given(

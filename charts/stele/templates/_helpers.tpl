@@ -65,6 +65,9 @@ true
     - tabletrebalances
     - tabletrebalances/status
     - tabletrebalances/finalizers
+    - keyspaces
+    - keyspaces/status
+    - keyspaces/finalizers
   verbs: [get, list, watch, create, update, patch, delete, deletecollection]
 - apiGroups: [""]
   resources: [configmaps, pods, services, persistentvolumeclaims]

@@ -45,7 +45,7 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
     members = Members(parse_addresses(options.address))
     rows = _rows_in(options.file)
     begun, skipped = time.monotonic(), _taken(members, options.load, COUNT_SECONDS_MAX)
-    with _spark(options) as spark, _watching(members, options.load):
+    with _spark(options) as spark, _watching(members, options.load, options.keyspace):
         writing = spark.read.parquet(options.file).write.format("stele").mode("append")
         for name in ("address", "keyspace", "load", "duplicates"):
             writing = writing.option(name, getattr(options, name))
@@ -155,7 +155,7 @@ def _taken_at(members: Members, index: int, load: str, until: float) -> int:
 
 
 @contextmanager
-def _watching(members: Members, load: str) -> Iterator[None]:
+def _watching(members: Members, load: str, keyspace: str) -> Iterator[None]:
     """Report how many tablets are loaded while the block runs."""
     over = threading.Event()
 
@@ -163,7 +163,8 @@ def _watching(members: Members, load: str) -> Iterator[None]:
         while not over.wait(POLL_SECONDS):
             with suppress(SteleError):
                 done = _taken(members, load)
-                tell(step="loading" if done else "sending", done=done, all=len(members.table.rows))
+                tablets = len(members.table.group(keyspace))
+                tell(step="loading" if done else "sending", done=done, all=tablets)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -9,8 +9,9 @@ import typer
 
 from stele.cli import output as out
 from stele.cli.cluster_view import read_cluster
-from stele.cli.options import POLL_SECONDS, Where
+from stele.cli.options import Where
 from stele.cli.tablets import op_text
+from stele.cli.waiting import POLL_SECONDS
 from stele.errors import BadInput
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ import typer
 
 from stele.cli.options import Where, on_cluster
 from stele.core.table.ids import PARTITIONS_MAX
-from stele.errors import BadInput
+from stele.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
+    from stele.model import TabletMember
 
 FINAL = frozenset({"Done", "Failed", "Superseded"})
 
@@ -129,8 +130,8 @@ def move(
 async def _move(console: "Console", spec: dict[str, Any]) -> str:
     cluster = await console.cluster(spec["cluster"])
     named_move = spec["moves"][0]
-    if named_move["partition"] >= cluster.spec.partitions:
-        last = cluster.spec.partitions - 1
+    last = max(cluster.spec.partitions, cluster.status.partitions.total) - 1
+    if named_move["partition"] > last:
         raise BadInput(
             f"there is no partition {named_move['partition']} in {spec['cluster']}; the last one is {last}"
         )
@@ -159,5 +160,22 @@ def drain(
       kubectl stele drain demo-0 -n stele
       kubectl stele drain demo-0 --undo -n stele
     """
-    where.ask(lambda console: console.change_member(member, {"drain": not undo}))
+    where.ask(lambda console: _drain(console, member, undo=undo))
     print(f"{member} is {'no longer drained' if undo else 'being drained'}")
+
+
+async def _drain(console: "Console", name: str, *, undo: bool) -> None:
+    """Drain the member, or take that back. Raises Refused when no other member could take its data."""
+    members = await console.members()
+    cluster = next((each.spec.cluster for each in members if each.metadata.name == name), None)
+    others = [each for each in members if each.spec.cluster == cluster and each.metadata.name != name]
+    if not undo and cluster is not None and not any(_takes_data(each) for each in others):
+        raise Refused(
+            f"no other member of {cluster} takes data, so nothing can be moved off {name}: add a member "
+            f"first (kubectl scale tabletcluster/{cluster}), or take a drain back (--undo)"
+        )
+    await console.change_member(name, {"drain": not undo})
+
+
+def _takes_data(member: "TabletMember") -> bool:
+    return not (member.spec.drain or member.spec.lite or member.metadata.deletion_timestamp is not None)

@@ -74,7 +74,7 @@ class ClusterView:
                 names[index] = f"(member {index})"
         promoted = {each.index for each in data}
         lite = frozenset(i for i, member in joined.items() if member.lite and i not in promoted)
-        table = PartitionTable(self.table.rows, joined)
+        table = PartitionTable(self.table.rows, joined, self.table.head.groups)
         return Situation(names, table, data, lite, self.cluster.spec.replicas)
 
     @property

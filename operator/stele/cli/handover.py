@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import POLL_SECONDS, Where, on_cluster
-from stele.errors import BadInput, Refused, Unavailable
+from stele.cli.options import Where, on_cluster
+from stele.cli.waiting import Progress, follow
+from stele.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
     from stele.cli.cluster_view import ClusterView
     from stele.model import TabletRebalance
-
-WAIT_SECONDS_MAX = 600.0
-"""Seconds that --wait waits for the end of a hand-over."""
 
 REFUSALS_SHOWN_MAX = 10
 """Reasons, and partitions of each, that are listed."""
@@ -58,7 +56,8 @@ def handover(
         return
     name = where.ask(lambda console: _hand_over(console, member, to))
     if wait:
-        print(where.ask(lambda console: _wait(console, name, member)))
+        undone, hint = f"{name} is not done", f"; see kubectl describe str {name}"
+        print(where.ask(lambda console: follow(lambda: _progress(console, name, member), undone, hint)))
 
 
 async def _hand_over(console: "Console", member: str, to: str | None) -> str:
@@ -112,22 +111,13 @@ async def _undo(console: "Console", member: str) -> str:
     return f"{member} gets partitions to own again, with the next plan"
 
 
-async def _wait(console: "Console", name: str, member: str) -> str:
-    """Print the progress until the end. Raises Refused when partitions stay, Unavailable after the limit."""
-    import asyncio
-    import time
-
-    end, shown = time.monotonic() + WAIT_SECONDS_MAX, ""
-    while time.monotonic() < end:
-        plan = await console.rebalance(name)
-        if plan.status.phase in FINAL:
-            return _result(plan, member)
-        line = f"{plan.status.done.swap} of {plan.status.planned.swap} partitions are handed over"
-        if plan.status.planned.swap and line != shown:
-            print(line)
-        shown = line
-        await asyncio.sleep(POLL_SECONDS)
-    raise Unavailable(f"{name} is not done after {WAIT_SECONDS_MAX:g} s; see kubectl describe str {name}")
+async def _progress(console: "Console", name: str, member: str) -> Progress:
+    """Raises Refused when partitions stay."""
+    plan = await console.rebalance(name)
+    if plan.status.phase in FINAL:
+        return Progress(_result(plan, member), done=True)
+    planned = plan.status.planned.swap
+    return Progress(f"{plan.status.done.swap} of {planned} partitions are handed over" if planned else "")
 
 
 def _result(plan: "TabletRebalance", member: str) -> str:

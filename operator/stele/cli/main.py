@@ -21,6 +21,7 @@ from stele.cli import (
     state,
     status,
     tablets,
+    transactions,
     why,
 )
 from stele.cli import output as out
@@ -68,6 +69,7 @@ for command in (
     app.command()(command)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(copies.app, name="copies")
+app.add_typer(transactions.app, name="tx")
 app.add_typer(rollout.app, name="rollout")
 
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POLL_SECONDS = 1.0
-"""Seconds between two reads while a command waits."""
-
 OutputOption = Annotated[
     Output | None,
     typer.Option("-o", "--output", help="Print JSON, YAML, or a table with all columns and rows."),

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stele.cli.situation import Situation
-from stele.core.placement.assignment import WEIGHT_MAX
+from stele.core.placement.members import WEIGHT_MAX
 from stele.core.placement.plan import DataMember, Move
 from stele.core.table.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
 from stele.core.table.table import Member, Partition, PartitionTable, trimmed

@@ -40,10 +40,13 @@ def show(console: Console, outcome: Outcome, wide: bool) -> None:
     """Print the plan; `wide` omits nothing and adds the migrations in order."""
     situation = outcome.situation
     able = sum(not (member.leaving or member.away) for member in situation.members)
+    table = situation.table
     console.print(
-        f"Plan for {len(situation.table.partitions)} partitions, {situation.replicas} replicas, "
+        f"Plan for {len(table.main)} partitions, {situation.replicas} replicas, "
         f"{able} members available for data"
     )
+    for group in table.groups.groups:
+        console.print(f"Keyspace {group.keyspace}: {group.count} partitions, {group.replicas} replicas")
     console.print()
     _show_members(console, outcome, wide)
     console.print()

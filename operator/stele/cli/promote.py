@@ -4,15 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import POLL_SECONDS, Where, on_cluster
-from stele.errors import BadInput, Refused, Unavailable
+from stele.cli.options import Where, on_cluster
+from stele.cli.waiting import Progress, follow
+from stele.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
     from stele.model import TabletMember
-
-WAIT_SECONDS_MAX = 600.0
-"""Seconds that --wait waits for the promotion."""
 
 
 @on_cluster
@@ -36,7 +34,8 @@ def promote(
     """
     print(where.ask(lambda console: _promote(console, member)))
     if wait:
-        print(where.ask(lambda console: _wait(console, member)))
+        undone = f"{member} is not promoted"
+        print(where.ask(lambda console: follow(lambda: _progress(console, member), undone)))
 
 
 async def _promote(console: "Console", name: str) -> str:
@@ -71,18 +70,8 @@ def _ready(member: "TabletMember") -> tuple[str, str]:
     return ("", "no operator has seen it yet") if ready is None else (ready.reason, ready.message)
 
 
-async def _wait(console: "Console", name: str) -> str:
-    """Print what it waits for until it is a data member. Raises Unavailable after the limit."""
-    import asyncio
-    import time
-
-    end, shown = time.monotonic() + WAIT_SECONDS_MAX, ""
-    while time.monotonic() < end:
-        member = await _member(console, name)
-        if not member.status.lite:
-            return f"{name} is a data member now and gets its share"
-        if (line := _ready(member)[1]) != shown:
-            print(f"waits: {line}")
-        shown = line
-        await asyncio.sleep(POLL_SECONDS)
-    raise Unavailable(f"{name} is not promoted after {WAIT_SECONDS_MAX:g} s: {shown}")
+async def _progress(console: "Console", name: str) -> Progress:
+    member = await _member(console, name)
+    if not member.status.lite:
+        return Progress(f"{name} is a data member now and gets its share", done=True)
+    return Progress(f"waits: {_ready(member)[1]}")

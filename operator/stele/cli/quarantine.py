@@ -1,6 +1,7 @@
 """`kubectl stele quarantine`: data that a member set aside instead of deleting."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -9,15 +10,17 @@ import typer
 from stele.cli import output as out
 from stele.cli.accept_copy import accept
 from stele.cli.options import OutputOption, Where, on_cluster
+from stele.cli.quarantine_dump import STDOUT, dump_entries
 from stele.cli.tablets import MemberArgument, op_text
 from stele.errors import BadInput
 
 app = typer.Typer(
-    help="""List, restore or purge data that a member has set aside.
+    help="""List, dump, restore or purge data that a member has set aside.
 
     \b
     Examples:
       kubectl stele quarantine list demo-0 -n stele
+      kubectl stele quarantine dump demo-0 3/1 entries.ndjson -n stele
       kubectl stele quarantine restore demo-0 3/1 -n stele
     """,
     no_args_is_help=True,
@@ -60,6 +63,35 @@ def list_(where: Where, member: MemberArgument, *, output: OutputOption = None) 
     ]
     rows += [[v.name, "volume", out.size(v.bytes), "-", "-", "never", v.reason] for v in quarantine.volumes]
     out.table(["ITEM", "KIND", "SIZE", "ENTRIES", "LAST", "EXPIRES", "REASON"], rows)
+
+
+@app.command()
+@on_cluster
+def dump(
+    where: Where,
+    member: MemberArgument,
+    item: ItemArgument,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to create; - writes to standard output.")
+    ] = STDOUT,
+) -> None:
+    """Write the entries of a tablet to a file, and change nothing.
+
+    One line of JSON for each entry: [keyspace, key, value, expire_at_ms], with key and value in base64, and
+    0 for an entry that never expires. Operations that the tablet had only in its log are not included.
+
+    \b
+    Examples:
+      kubectl stele quarantine dump demo-0 3/1 entries.ndjson -n stele
+      kubectl stele quarantine dump demo-0 3/1 -n stele | wc -l
+    """
+    path = _path(item)
+    if path.startswith(_VOLUMES):
+        raise BadInput(
+            f"{item} is a volume, whose tablets are not open: put it back by hand "
+            "(docs/internals/member.md, Quarantine), then dump a keyspace"
+        )
+    dump_entries(where, member, item, path, file)
 
 
 @app.command()

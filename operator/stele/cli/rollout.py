@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.options import POLL_SECONDS, Where, on_cluster
+from stele.cli.options import Where, on_cluster
+from stele.cli.waiting import POLL_SECONDS
 from stele.errors import BadInput, Refused
 from stele.model import TabletCluster
 from stele.model.conditions import ConditionType, Reason, find_condition, timestamp

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -46,11 +46,21 @@ class Outcome:
 
     @property
     def owner_spread(self) -> float:
-        return spread((row[0] for row in self.plan.targets if row), self.situation)
+        return max(spread((row[0] for row in rows if row), self.situation, len(rows)) for rows in self._parts)
 
     @property
     def replica_spread(self) -> float:
-        return spread((member for row in self.plan.targets for member in row), self.situation)
+        return max(
+            spread((member for row in rows for member in row), self.situation, len(rows))
+            for rows in self._parts
+        )
+
+    @property
+    def _parts(self) -> list[Sequence[Replicas]]:
+        """The target rows of what is balanced by itself: those outside of groups, and each group."""
+        targets, table = self.plan.targets, self.situation.table
+        parts = table.groups.parts(len(table.partitions), self.situation.replicas)
+        return [targets[part.first : part.end] for part in parts]
 
 
 def planned(situation: Situation) -> Outcome:
@@ -60,8 +70,8 @@ def planned(situation: Situation) -> Outcome:
     return Outcome(situation, new_plan, time.perf_counter() - begin)
 
 
-def spread(holders: Iterable[MemberIndex | None], situation: Situation) -> float:
-    """Return the greatest excess over a member's fair share plus the greatest deficit.
+def spread(holders: Iterable[MemberIndex | None], situation: Situation, partitions: int) -> float:
+    """Return the greatest excess over a member's fair share of `partitions` plus the greatest deficit.
 
     With equal weights that is the maximum minus the minimum. The fair share is a member's part, by weight, of
     all replicas on staying members, at most one per partition. Leaving and lite members do not count.
@@ -71,7 +81,7 @@ def spread(holders: Iterable[MemberIndex | None], situation: Situation) -> float
     held.update(member for member in holders if member in weights)
     if not held:
         return 0
-    shares = _fair(held.total(), len(situation.table.partitions), weights)
+    shares = _fair(held.total(), partitions, weights)
     excess = [held[member] - shares[member] for member in weights]
     difference = max(excess) - min(excess)
     return int(difference) if difference.denominator == 1 else round(float(difference), SPREAD_DIGITS)

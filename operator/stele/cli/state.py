@@ -4,16 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stele.cli.options import POLL_SECONDS, Where, on_cluster
+from stele.cli.options import Where, on_cluster
+from stele.cli.waiting import Progress, follow
 from stele.core.control.commands import ClusterState
-from stele.errors import Unavailable
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
     from stele.model import TabletCluster
-
-WAIT_SECONDS_MAX = 600.0
-"""Seconds that --wait waits until a state is in force."""
 
 
 @on_cluster
@@ -46,7 +43,8 @@ def state(
     """
     print(where.ask(lambda console: _change(console, cluster, wanted, rollback_copies=rollback_copies)))
     if wait:
-        print(where.ask(lambda console: _wait(console, cluster, wanted)))
+        undone = f"{wanted.value} is not in force"
+        print(where.ask(lambda console: follow(lambda: _progress(console, cluster, wanted), undone)))
 
 
 async def _change(console: "Console", name: str, wanted: ClusterState, *, rollback_copies: bool) -> str:
@@ -76,18 +74,8 @@ def _in_force(cluster: "TabletCluster") -> str:
     return f"{text}: {paused.message}" if waits and paused is not None else text
 
 
-async def _wait(console: "Console", name: str, wanted: ClusterState) -> str:
-    """Print what it waits for until it is in force. Raises Unavailable after the limit."""
-    import asyncio
-    import time
-
-    end, shown = time.monotonic() + WAIT_SECONDS_MAX, ""
-    while time.monotonic() < end:
-        cluster = await console.cluster(name)
-        if cluster.status.state is wanted:
-            return f"{wanted.value} is in force"
-        if (line := _in_force(cluster)) != shown:
-            print(line)
-        shown = line
-        await asyncio.sleep(POLL_SECONDS)
-    raise Unavailable(f"{wanted.value} is not in force after {WAIT_SECONDS_MAX:g} s: {shown}")
+async def _progress(console: "Console", name: str, wanted: ClusterState) -> Progress:
+    cluster = await console.cluster(name)
+    if cluster.status.state is wanted:
+        return Progress(f"{wanted.value} is in force", done=True)
+    return Progress(_in_force(cluster))

@@ -188,20 +188,35 @@ def partitions(
         (number, row)
         for number, row in enumerate(table.rows)
         if (chosen is None or chosen in row.replicas)
-        and not (under_replicated and len(row.members) >= head.replicas)
+        and not (under_replicated and len(row.members) >= head.replicas_of(number))
     ]
     names = {each.index: each.name for each in head.members}
-    facts = [
+    facts: list[dict[str, Any]] = [
         {"partition": number, "version": row.version, "replicas": [_name(m, names) for m in row.replicas]}
         for number, row in rows
     ]
+    groups = [
+        {"keyspace": each.keyspace, "first": each.first, "partitions": each.count, "replicas": each.replicas}
+        for each in head.groups.groups
+    ]
     about = {"cluster": cluster, "epoch": head.epoch, "replicas": head.replicas}
+    about |= {"groups": groups} if groups else {}
     if out.data(about | {"partitions": facts}, output):
         return
-    out.table(
-        ["PARTITION", "VERSION", "OWNER", "BACKUPS"],
-        [[str(each["partition"]), str(each["version"]), *_holders(each["replicas"])] for each in facts],
-    )
+    columns = ["PARTITION", "VERSION", "OWNER", "BACKUPS", *(["KEYSPACE"] if groups else [])]
+    out.table(columns, [[*_cells(each), *_keyspace(head, each["partition"])] for each in facts])
+
+
+def _cells(fact: dict[str, Any]) -> list[str]:
+    return [str(fact["partition"]), str(fact["version"]), *_holders(fact["replicas"])]
+
+
+def _keyspace(head: "Head", number: int) -> list[str]:
+    """Return the cell that names the keyspace of a partition's group; none in a table without groups."""
+    if not head.groups.groups:
+        return []
+    group = head.groups.group_of(number)
+    return ["-" if group is None else group.keyspace]
 
 
 def _index_of(head: "Head", name: str) -> int:

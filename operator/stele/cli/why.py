@@ -3,7 +3,7 @@
 All of them follow from the objects, the table, and the plan computed from both; nothing is guessed.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,10 +97,12 @@ class View:
         phase = cluster.status.phase
         yield f"phase {phase.value if phase else 'unknown'}: {cluster.status.message or 'no message'}"
         yield from _conditions(cluster.status.conditions)
-        replicas = cluster.spec.replicas
-        thin = [number for number in range(len(self.rows)) if self._alive(number) < replicas]
-        if thin:
-            yield f"fewer than {replicas} copies on live members: {places(thin, LISTED_MAX)}"
+        thin = defaultdict[int, list[int]](list)
+        for number in range(len(self.rows)):
+            if self._alive(number) < (replicas := self._replicas(number)):
+                thin[replicas].append(number)
+        for replicas, numbers in sorted(thin.items()):
+            yield f"fewer than {replicas} copies on live members: {places(numbers, LISTED_MAX)}"
         kinds = Counter(each.type.value for each in self.outcome.plan.migrations)
         counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
         yield f"planned: {counts}" if counts else "nothing is planned: the table is balanced"
@@ -119,8 +121,7 @@ class View:
             self._holder(index, member) for index, member in enumerate(row.replicas) if member is not None
         ]
         yield f"version {row.version}, held by {', '.join(holders) or 'no member'}"
-        replicas = self.cluster_view.cluster.spec.replicas
-        yield f"{self._alive(number)} of {replicas} copies are on live members"
+        yield f"{self._alive(number)} of {self._replicas(number)} copies are on live members"
         steps = [each for each in self.outcome.plan.migrations if each.partition == number]
         yield from (f"planned: {self._step(each)}" for each in steps)
         if not steps:
@@ -169,6 +170,11 @@ class View:
         elif index in self.cluster_view.leaving:
             desired = self.cluster_view.cluster.spec.members
             yield f"it is being drained: spec.members of the cluster is {desired}"
+
+    def _replicas(self, number: "PartitionId") -> int:
+        """Return how many replicas a partition should have."""
+        situation = self.outcome.situation
+        return situation.table.replicas_of(number, situation.replicas)
 
     def _alive(self, number: "PartitionId") -> int:
         return len(self.rows[number].members & self.alive)

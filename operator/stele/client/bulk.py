@@ -127,7 +127,7 @@ class Loader:
     def _streams(self, batch: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
         """Iterate (partition, its rows as blocks), for partitions that have not applied the load."""
         done, tablets = self.done, dict[int, list[tuple[bytes, bytes]]]()
-        partitions = partitions_of([key for key, _ in batch], len(self._members.table.rows))
+        partitions = partitions_of([key for key, _ in batch], self._group)
         for partition, entry in zip(partitions, batch, strict=True):
             tablets.setdefault(partition, []).append(entry)
         for partition in sorted(tablets.keys() - done):
@@ -136,12 +136,16 @@ class Loader:
             yield partition, b"".join(encode_run(_once(entries, self._duplicates), partition))
 
     @property
+    def _group(self) -> range:
+        return self._members.table.group(self._keyspace)
+
+    @property
     def done(self) -> frozenset[int]:
         """Partitions that had already applied this load, as far as their owners answer."""
         if self._done is None:
             applied: set[int] = set()
-            owner_slots = (replicas[:1] for _, replicas in self._members.table.rows)
-            owners = {member for slots in owner_slots for member in slots if member is not None}
+            replicas = map(self._members.table.replicas, self._group)
+            owners = {member for slots in replicas for member in slots[:1] if member is not None}
             for member in owners:
                 with suppress(SteleError):
                     # Rows of a member that does not answer are sent again, and skipped in the end.
@@ -153,9 +157,9 @@ class Loader:
 
     def _put(self, name: str, streams: dict[int, bytes]) -> None:
         """Send each member the streams of its tablets."""
-        rows = self._members.table.rows
-        for member in sorted({m for p in streams for m in rows[p][1] if m is not None}):
-            own_streams = {p: body for p, body in streams.items() if member in rows[p][1]}
+        replicas = {p: self._members.table.replicas(p) for p in streams}
+        for member in sorted({m for slots in replicas.values() for m in slots if m is not None}):
+            own_streams = {p: body for p, body in streams.items() if member in replicas[p]}
             path = f"/v1/bulk/loads/{self.load}/pieces/{name}"
             self._members.call(self._members.transfer(member), "PUT", path, _piece(own_streams))
 
@@ -202,13 +206,15 @@ class Loader:
 
     def order(self, generation: int, pieces: tuple[str, ...]) -> BuildOrder:
         """Return the request to build a file from pieces."""
-        count = len(self._members.table.rows)
-        return BuildOrder(generation, self._keyspace, count, pieces, self._duplicates)
+        group = self._group
+        return BuildOrder(generation, self._keyspace, len(group), pieces, self._duplicates, first=group.start)
 
     def fetch(self, generation: int, source: int, crc: int) -> BuildOrder:
         """Return the request to build a file from another member's run."""
-        count = len(self._members.table.rows)
-        return BuildOrder(generation, self._keyspace, count, source=source, crc32c=crc)
+        group = self._group
+        return BuildOrder(
+            generation, self._keyspace, len(group), source=source, crc32c=crc, first=group.start
+        )
 
 
 class _Tablet:
@@ -262,7 +268,7 @@ class _Tablet:
         return place
 
     def _owner(self) -> int:
-        replicas = self._members.table.rows[self._partition][1]
+        replicas = self._members.table.replicas(self._partition)
         if not replicas or replicas[0] is None:
             raise Stale("the partition has no owner now", "NOT_OWNER")
         return replicas[0]
@@ -362,12 +368,11 @@ def _piece(streams: dict[int, bytes]) -> bytes:
 # -- exports
 
 
-def export_groups(members: Members, at_once: int = 8) -> list[tuple[int, ...]]:
-    """Return all partitions, in groups of one owner each; about `at_once` groups per member."""
+def export_groups(members: Members, keyspace: str = "default", at_once: int = 8) -> list[tuple[int, ...]]:
+    """Return a keyspace's partitions, in groups of one owner each; about `at_once` groups per member."""
     owned: dict[int, list[int]] = {}
-    for partition, (_, replicas) in enumerate(members.refresh().rows):
-        owner = replicas[0] if replicas else None
-        owned.setdefault(-1 if owner is None else owner, []).append(partition)
+    for partition in members.refresh().group(keyspace):
+        owned.setdefault(_owner_of(members, partition), []).append(partition)
     return [
         tuple(numbers[i::at_once])
         for numbers in owned.values()
@@ -406,7 +411,7 @@ def export(
 
 
 def _owner_of(members: Members, partition: int) -> int:
-    replicas = members.table.rows[partition][1]
+    replicas = members.table.replicas(partition)
     return -1 if not replicas or replicas[0] is None else replicas[0]
 
 

@@ -85,7 +85,7 @@ class Members:
             raise Unavailable(
                 f"no member answers: {last_error}; check the address and that the cluster is running"
             )
-        best = max(tables, key=lambda table: sum(version for version, _ in table.rows))
+        best = max(tables, key=lambda table: table.versions)
         if not best.rows:
             raise Unavailable("the members have no table yet: wait until the TabletCluster is Ready")
         self._known = best

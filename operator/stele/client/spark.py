@@ -213,7 +213,9 @@ class SteleReader(DataSourceReader):
         self._target, self._groups = target, groups
 
     def partitions(self) -> list[InputPartition]:
-        return [Group(mine) for mine in export_groups(self._target.members, self._groups)]
+        return [
+            Group(mine) for mine in export_groups(self._target.members, self._target.keyspace, self._groups)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         import pyarrow as pa

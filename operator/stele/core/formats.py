@@ -16,6 +16,30 @@ RANGES = 2
 SWAPS = 2
 """An owner hands over to a backup of its row (SWAP), which services are told of, too."""
 
+EVENTS = 2
+"""Members send each other what clients publish, and what happens to entries."""
+
+BACKUP_READS = 2
+"""A backup asks the owner for its commit index, so that it can answer reads."""
+
+KEYSPACES = 2
+"""The master publishes a catalog of keyspaces, which members keep in the table file."""
+
+CLEARS = 2
+"""A record of the log deletes all entries of a keyspace in a partition (FLUSHDB)."""
+
+GROUPS = 2
+"""The table has groups of partitions, which the head, the table file of a member and exchanges name."""
+
+TRACKING = 2
+"""Owners remember which members' clients cache a key, and send them invalidations."""
+
+TRANSACTIONS = 2
+"""Owners prepare and end transactions across partitions, and keep intents and outcomes in their logs."""
+
+INVALIDATION_MODE = 2
+"""Members have keys of keyspaces with mode Invalidation dropped; a lease says which list its granter has."""
+
 
 class FormatRange(NamedTuple):
     """The formats that a build speaks, both ends included."""

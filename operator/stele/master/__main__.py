@@ -101,7 +101,10 @@ class Process:
         watching = self._task(watch.run(cache, self._login, namespaces, ready))
         work = self._task(self._supervisor.run())
         self._task(self._restore_signal_handlers(ready, stopping))
-        await asyncio.wait({end, lost, watching, work}, return_when=asyncio.FIRST_COMPLETED)
+        parts = {lost, watching, work}
+        await asyncio.wait({end, *parts}, return_when=asyncio.FIRST_COMPLETED)
+        finished = self._task(self._supervisor.finish_hand_overs())
+        await asyncio.wait({finished, *parts}, return_when=asyncio.FIRST_COMPLETED)
         return self._reason(end, lost)
 
     def _reason(self, end: asyncio.Task[object], lost: asyncio.Task[object]) -> int:

@@ -43,7 +43,7 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
 
 def _verdict(cluster: TabletCluster, view: View) -> Verdict:
     lasting = [*_blocked(view), *problems(cluster), *_incompatible(view), *_lost_for_good(view)]
-    if stalled := [*lasting, *_stuck(view)]:
+    if stalled := [*lasting, *_stuck(view), *_in_doubt(view)]:
         return Progress.STALLED, stalled[0].reason, "; ".join(problem.message for problem in stalled)
     if left := _left_to_do(view):
         return Progress.HELD if _is_held(view) else Progress.UNDER_WAY, *left
@@ -57,10 +57,9 @@ def _left_to_do(view: View) -> Problem | None:
     if view.removed:
         return Problem(Reason.WAITS_FOR_REMOVAL, leaving_text(view.removed))
     if not view.formed:
-        return Problem(Reason.FORMING, f"{NOT_FORMED} ({view.present})")
+        return Problem(Reason.FORMING, f"{NOT_FORMED} ({view.present}; {view.cannot_start})")
     if view.short:
-        text = f"{view.present}; the Events of a pod say why it does not start"
-        return Problem(Reason.MEMBERS_STARTING, text)
+        return Problem(Reason.MEMBERS_STARTING, f"{view.present}; {view.cannot_start}")
     if lacking := _lacking(view):
         return Problem(Reason.UNDER_REPLICATED, lacking)
     if view.waits and not view.state.operations.migrations:
@@ -69,7 +68,9 @@ def _left_to_do(view: View) -> Problem | None:
         return Problem(Reason.MIGRATING, view.migrations_left)
     if view.state.failing_over:
         return Problem(Reason.MEMBER_UNREACHABLE, "backups take over from a member that does not answer")
-    return Problem(Reason.MEMBERS_OUTDATED, view.old) if view.old else None
+    if view.old:
+        return Problem(Reason.MEMBERS_OUTDATED, view.old)
+    return Problem(Reason.VOLUMES_RESIZING, view.growing) if view.growing else None
 
 
 def _is_held(view: View) -> bool:
@@ -169,6 +170,15 @@ def _incompatible(view: View) -> list[Problem]:
     ]
 
 
+def _in_doubt(view: View) -> list[Problem]:
+    """Report transactions that only a user can end."""
+    reports = [liveness.report for liveness in view.state.membership.liveness.values()]
+    if not (number := sum(report.in_doubt for report in reports if report is not None)):
+        return []
+    text = f"{number} locks are of transactions in doubt: kubectl stele tx list, tx resolve"
+    return [Problem(Reason.IN_DOUBT, f"{text} (docs/operating/transactions.md)")]
+
+
 def _lost_for_good(view: View) -> list[Problem]:
     """Report lost partitions whose members have not come back within the grace period."""
     since, grace = view.state.failover.lost_since, view.desired.timing.grace
@@ -261,6 +271,8 @@ def _progressing(view: View) -> Observed:
         return type_, True, Reason.MEMBERS_STARTING, view.present
     if view.old:
         return type_, False, Reason.MEMBERS_OUTDATED, view.old
+    if view.growing:
+        return type_, True, Reason.VOLUMES_RESIZING, view.growing
     return type_, False, Reason.AS_DESIRED, "nothing is left to do"
 
 

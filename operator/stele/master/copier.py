@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from stele.adapters.spark.client import CopierClient
-from stele.core.control.commands import JobState, Reason, ReasonCode
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.copy_session import CopySession, Job, Stage
 from stele.core.control.state import State
+from stele.core.copy.states import JobState
 from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.model import TabletCluster

@@ -22,7 +22,7 @@ from stele.master.metrics import (
 )
 from stele.master.plan_status import remaining_bytes
 from stele.master.status import under_way
-from stele.model.cluster import TabletClusterStatus
+from stele.model.cluster_status import TabletClusterStatus
 
 Key = tuple[str, str]
 

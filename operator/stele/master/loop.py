@@ -8,7 +8,7 @@ storing ends the leadership: the loop drops its memory and takes the table over 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stele.core.control.commands import ClusterState, Command
@@ -30,14 +30,14 @@ from stele.core.control.state import (
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.steps import is_above
-from stele.core.table.table import Member, Partition, shard_of, stamp_of
+from stele.core.table.table import Partition, shard_of, stamp_of
 from stele.errors import Conflict, Stale, SteleError, Unavailable, Uncertain
 from stele.master.channel import Channel
 from stele.master.metrics import DECISION, RECONCILE
 from stele.master.trace import Trace
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.ports.control_loop import ClusterObjects, Copier, Members, TableStore
-from stele.wire.configmap import Head, shard_range
+from stele.wire.configmap import Head, shard_count, shard_range
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +262,7 @@ class ClusterLoop:
     async def _commit(self, state: State, decision: Decision, now: float) -> bool:
         """Store the member list, then the rows, with one PUT per changed shard."""
         assert self._head is not None
+        extended = decision.groups is not None and await self._extend(state, decision)
         rows = dict(decision.rows)
         members = decision.dictionary
         version = state.membership.list_version + (members is not None)
@@ -270,45 +271,53 @@ class ClusterLoop:
         changes = listed or (decision.cluster_state, decision.features) != values
         if changes or decision.next_index != self._head.next_member_index:
             known = state.table.members if members is None else members
-            await self._write_head(
-                state,
-                members=tuple(known.values()),
-                next_index=decision.next_index,
-                version=version,
-                cluster_state=decision.cluster_state,
+            head = replace(
+                self._head,
+                state=decision.cluster_state,
                 features=decision.features,
+                members=tuple(known.values()),
+                next_member_index=decision.next_index,
+                member_list_version=version,
             )
+            await self._write_head(state, head)
         await self._write_shards(self._shards(state, rows))
         stored(state, rows, members, now)
-        return bool(rows) or changes
+        return bool(rows) or changes or extended
 
-    async def _write_shards(self, shards: Mapping[int, tuple[Partition, ...]]) -> None:
+    async def _extend(self, state: State, decision: Decision) -> bool:
+        """Store new groups: first the shards, with empty rows, then the head.
+
+        Returns whether it was possible: a foreign ConfigMap in the place of a shard prevents nothing else.
+        """
+        assert self._head is not None
+        assert decision.groups is not None
+        head = replace(self._head, groups=decision.groups, features=decision.features)
+        first, rows = len(state.table.partitions), state.table.stored.extended(head.groups).partitions
+        numbers = range(shard_of(first), shard_count(head.rows)) if head.rows > first else ()
+        shards = {number: [rows[each] for each in shard_range(number, head.rows)] for number in numbers}
+        try:
+            await self._write_shards(shards)
+        except (NameTaken, NameLeaves) as error:
+            self._count_error(error.code)
+            log.warning("groups of partitions: %s", error)
+            state.table.drop_staged_groups()
+            return False
+        await self._write_head(state, head)
+        state.table.store_groups()
+        return True
+
+    async def _write_shards(self, shards: Mapping[int, Sequence[Partition]]) -> None:
         """Write shards concurrently; an error is raised only once no write is running."""
         writes = [self._store.write_shard(number, partitions) for number, partitions in shards.items()]
         for done in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(done, BaseException):
                 raise done
 
-    async def _write_head(
-        self,
-        state: State,
-        *,
-        members: tuple[Member, ...],
-        next_index: int,
-        version: int,
-        cluster_state: str,
-        features: int,
-    ) -> None:
-        assert self._head is not None
-        desired = self._objects.desired()
+    async def _write_head(self, state: State, head: Head) -> None:
+        """Write a head, with what is derived from the table and the desired spec, unless it is the same."""
         head = replace(
-            self._head,
-            state=cluster_state,
-            features=features,
-            replicas=desired.replicas,
-            members=members,
-            next_member_index=next_index,
-            member_list_version=version,
+            head,
+            replicas=self._objects.desired().replicas,
             stamp=state.table.stamp.value,
             version_sum=sum(row.version for row in state.table.partitions),
         )
@@ -359,9 +368,13 @@ class ClusterLoop:
                 replicas=observed.desired.replicas,
                 settings=observed.desired.member_settings,
                 without_copy=self._without_copy,
+                catalog=self._objects.catalog(),
+                clear=self._objects.clear_at(index),
+                over_quota=self._objects.over_quota(),
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            if due or liveness.end_unconfirmed or request.rows or request.members or commands:
+            brings = request.rows or request.members or request.catalog is not None or commands
+            if due or liveness.end_unconfirmed or brings:
                 channel.send(address, request, cursor, self._pace.exchange)
 
     def _interval(self, observed: Observation, busy: bool) -> float:
@@ -387,8 +400,8 @@ class ClusterLoop:
                 await self._objects.remove_member(index, keep_volume=keep_volume)
             case ForceDeletePod(index, pod_uid):
                 await self._objects.force_delete_pod(index, pod_uid)
-            case RestartMember(index, pod_uid):
-                await self._objects.restart_member(index, pod_uid)
+            case RestartMember(index, pod_uid, keep_seconds):
+                await self._objects.restart_member(index, pod_uid, keep_seconds)
             case FinishRestart(index):
                 await self._objects.finish_restart(index)
 
@@ -417,11 +430,4 @@ class ClusterLoop:
     async def _refresh_head(self, state: State) -> None:
         """Write the head when its stamp is behind the shards and no other write updated it."""
         assert self._head is not None
-        await self._write_head(
-            state,
-            members=self._head.members,
-            next_index=self._head.next_member_index,
-            version=self._head.member_list_version,
-            cluster_state=self._head.state,
-            features=self._head.features,
-        )
+        await self._write_head(state, self._head)

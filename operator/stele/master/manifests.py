@@ -20,7 +20,8 @@ from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security
 
 Object = dict[str, Any]
 
-RESP_PORT, CLUSTER_PORT, PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 6379, 6380, 7000, 7001, 7002
+RESP_PORT, CLUSTER_PORT, READ_PORT = 6379, 6380, 6381
+PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 7000, 7001, 7002
 METRICS_PORT, COPIER_PORT = 7004, 7010
 
 CLUSTER_LABEL = "stele.dev/cluster"
@@ -35,6 +36,9 @@ would delete claims that carry it, as objects that are not in git.
 
 SPEC_COPY_LENGTH = 65_536
 """Longest copy of a spec on a claim; Kubernetes limits the annotations of an object to 256 KiB."""
+
+LAST_LOG = "FallbackToLogsOnError"
+"""Has the kubelet keep the end of a failed container's log in the pod's status."""
 
 LEAVE_SECONDS = 60
 TERMINATION_SECONDS = 120
@@ -59,6 +63,10 @@ def headless_name(cluster: str) -> str:
 
 def copier_name(cluster: str) -> str:
     return f"{cluster}-copier"
+
+
+def keyspaces_name(cluster: str) -> str:
+    return f"{cluster}-keyspaces"
 
 
 def labels(cluster: str, component: str, member: str | None = None) -> dict[str, str]:
@@ -132,24 +140,23 @@ def claim(cluster: TabletCluster, index: int) -> Object:
 
 
 def kept_claim(stored: Object, cluster: TabletCluster) -> Object:
-    """Return a stored claim with the metadata of a new one, which earlier operators did not write, and the
-    spec."""
+    """Return a claim with a copy of the spec, and with metadata that earlier operators did not write."""
     meta = stored["metadata"]
     marks = {name: value for name, value in (meta.get("labels") or {}).items() if name != INSTANCE_LABEL}
     annotations = (meta.get("annotations") or {}) | KEPT_BY_ARGO_CD
-    # Before the table exists, the copy may be that of the deleted cluster whose volumes are recovered.
-    if cluster.status.version_sum:
+    # Before its table exists, a recovered cluster keeps the copies of the deleted one: its spec may be wrong.
+    if cluster.spec.bootstrap is None or cluster.status.version_sum:
         annotations |= _spec_copy(cluster, annotations.get(SPEC_COPY, ""))
     return {**stored, "metadata": {**meta, "labels": marks, "annotations": annotations}}
 
 
 def _spec_copy(cluster: TabletCluster, before: str) -> dict[str, str]:
     """Return the annotation for a recovery; none for a spec that is too large or that `before` has."""
-    if before.startswith(f'{{"generation":{cluster.metadata.generation},'):
+    begin = f'{{"generation":{cluster.metadata.generation},"uid":"{cluster.metadata.uid}",'
+    if before.startswith(begin):
         return {}
     spec = {name: value for name, value in cluster.spec.to_dict().items() if name != "bootstrap"}
-    copy = {"generation": cluster.metadata.generation, "spec": spec}
-    text = json.dumps(copy, separators=(",", ":"), ensure_ascii=False)
+    text = begin + json.dumps({"spec": spec}, separators=(",", ":"), ensure_ascii=False)[1:]
     return {SPEC_COPY: text} if len(text) <= SPEC_COPY_LENGTH else {}
 
 
@@ -191,6 +198,7 @@ def headless_service(cluster: TabletCluster) -> Object:
 _MEMBER_PORTS = (
     ("resp", RESP_PORT),
     ("resp-cluster", CLUSTER_PORT),
+    ("resp-read", READ_PORT),
     ("peer", PEER_PORT),
     ("admin", ADMIN_PORT),
     ("metrics", METRICS_PORT),
@@ -208,7 +216,7 @@ def client_service(cluster: TabletCluster) -> Object:
     port = _service_port("resp", RESP_PORT)
     if resp.node_port is not None and resp.service_type is not ServiceType.CLUSTER_IP:
         port["nodePort"] = resp.node_port
-    ports = [port, _service_port("resp-cluster", CLUSTER_PORT)]
+    ports = [port, _service_port("resp-cluster", CLUSTER_PORT), _service_port("resp-read", READ_PORT)]
     spec = {"type": resp.service_type.value, "selector": selector(name), "ports": ports}
     return _object("v1", "Service", name, labels(name, "client"), owned_by_cluster(cluster), spec=spec)
 
@@ -268,6 +276,7 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
             "preStop": {"exec": {"command": ["stele-member", "leave", "--seconds", str(LEAVE_SECONDS)]}}
         },
         "resources": _resources(cluster),
+        "terminationMessagePolicy": LAST_LOG,
         "securityContext": _security(),
         "volumeMounts": _mounts(),
     }
@@ -289,6 +298,7 @@ def _transfer_container(image: str, pull: str) -> Object:
         "env": _env(STELE_DATA_DIR="/data"),
         "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "terminationMessagePolicy": LAST_LOG,
         "securityContext": _security(),
         "volumeMounts": _mounts(),
     }
@@ -413,6 +423,7 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         "ports": [{"name": "http", "containerPort": COPIER_PORT}],
         "readinessProbe": _probe("/healthz", "http", 2, 3),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
+        "terminationMessagePolicy": LAST_LOG,
         "securityContext": _security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, SPARK_SECRET_MOUNT],
     }

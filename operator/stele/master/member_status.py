@@ -32,14 +32,6 @@ def member_status(
     kept = sum(index in state.table.partitions[number].members for number in state.failover.kept)
     alone = replica_index.sole[index] + kept
     life = life_of(state, index, view.desired, view.now)
-    problem = "" if liveness is None else liveness.problem
-    verdict = _verdict(life, held, problem, view.nodes_problem)
-    if text := unavailable_volumes(view).get(index):
-        verdict = Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
-    if entry is not None and shown is not None and shown.lite != entry.lite:
-        verdict = _role_change(view, life, held, to_lite=shown.lite)
-    if liveness is not None and liveness.incompatible:
-        verdict = Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
         uuid="" if entry is None else entry.uuid,
@@ -58,7 +50,7 @@ def member_status(
         restarts=restarts,
         conditions=with_conditions(
             member.status.conditions,
-            [*progress_conditions(verdict), _safe_to_evict(alone, held)],
+            [*progress_conditions(_verdict(member, view, life, held)), _safe_to_evict(alone, held)],
             member.metadata.generation,
             view.clock,
         ),
@@ -86,7 +78,26 @@ def _held_bytes(liveness: MemberLiveness | None) -> int:
     return sum(tablet.bytes for tablet in tablets if tablet.state != TabletState.DELETED)
 
 
-def _verdict(life: Life, held: int, problem: str, nodes_problem: str) -> Verdict:
+def _verdict(member: TabletMember, view: View, life: Life, held: int) -> Verdict:
+    """Return the verdict by what matters most to users; `held` is the number of its copies."""
+    state, index = view.state, member.spec.index
+    liveness, entry = state.membership.liveness.get(index), state.table.members.get(index)
+    shown = None if liveness is None else liveness.member_object
+    if liveness is not None and liveness.incompatible:
+        return Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
+    if entry is not None and shown is not None and shown.lite != entry.lite:
+        return _role_change(view, life, held, to_lite=shown.lite)
+    if text := unavailable_volumes(view).get(index):
+        return Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
+    if text := view.maintenance_problems.get(index):
+        return Progress.STALLED, Reason.INVALID_RESOURCE, text
+    if life is Life.DRAINING and held and not view.takes_data:
+        return Progress.STALLED, Reason.NO_OTHER_MEMBER, _nowhere(member.metadata.name, held)
+    problem = "" if liveness is None else liveness.problem
+    return _verdict_on_life(life, held, problem, view.nodes_problem)
+
+
+def _verdict_on_life(life: Life, held: int, problem: str, nodes_problem: str) -> Verdict:
     match life:
         case Life.ACTIVE:
             return Progress.DONE, Reason.AS_DESIRED, "it answers clients and other members"
@@ -108,6 +119,11 @@ def _verdict(life: Life, held: int, problem: str, nodes_problem: str) -> Verdict
         case Life.LOST:
             text = "it did not answer within the grace period: its copies are made elsewhere; look at its pod"
             return Progress.STALLED, Reason.MEMBER_UNREACHABLE, text
+
+
+def _nowhere(name: str, held: int) -> str:
+    text = f"{held} copies cannot be moved off, because no other member takes data"
+    return f"{text}: add members, or: kubectl stele drain {name} --undo"
 
 
 def _role_change(view: View, life: Life, held: int, *, to_lite: bool) -> Verdict:

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from stele.core.control.state import State
 from stele.core.placement.migration import Type
 from stele.master.copy_progress import totals
-from stele.model.cluster import TabletClusterStatus
+from stele.model.cluster_status import TabletClusterStatus
 from stele.model.conditions import ConditionStatus
 
 DECISION = Histogram(

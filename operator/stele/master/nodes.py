@@ -21,15 +21,17 @@ DOUBT_SECONDS = 5.0
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 Labels = Mapping[str, str]
+Annotations = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Read:
-    """What was read of a node, and when. A node that is gone keeps its last labels."""
+    """What was read of a node, and when. A node that is gone keeps its last labels, not its annotations."""
 
     at_seconds: float
     labels: Labels
     state: NodeState
+    annotations: Annotations
 
 
 class Nodes:
@@ -46,23 +48,29 @@ class Nodes:
             before = self._read.get(name)
             if before is not None and now - before.at_seconds < seconds:
                 continue
-            labels = {} if before is None else before.labels
+            labels, annotations = ({}, {}) if before is None else (before.labels, before.annotations)
             try:
                 stored = await self._api.get(NODES, "", name)
-                labels, state = stored["metadata"].get("labels") or {}, state_of(stored)
+                meta, state = stored["metadata"], state_of(stored)
+                labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
                 self._refused = ""
             except NotFound:
-                state = NodeState.GONE
+                state, annotations = NodeState.GONE, {}
             except Refused as error:
                 state, self._refused = NodeState.UNKNOWN, f"nodes cannot be read: {error}"
             except SteleError:
                 return
-            self._read[name] = Read(now, labels, state)
+            self._read[name] = Read(now, labels, state, annotations)
 
     def state(self, name: str) -> NodeState:
         """Return the node's state when it was last read."""
         read = self._read.get(name)
         return NodeState.UNKNOWN if read is None else read.state
+
+    def annotations(self, name: str) -> Annotations:
+        """Return those of the node when it was last read; none before."""
+        read = self._read.get(name)
+        return {} if read is None else read.annotations
 
     def path(self, name: str, keys: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the node's domain for each key; None when it has not been read yet."""

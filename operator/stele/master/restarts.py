@@ -1,25 +1,17 @@
 """Restarts of members' pods, noted at their TabletMember first, so that the next master continues them."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.api import MEMBERS, PODS, Api
 from stele.core.control.failure_detector import NEVER
 from stele.master.cache import Cache
+from stele.master.maintenance import seconds_at
 
 RESTARTING_UNTIL = "stele.dev/restarting-until"
 """Annotation of a TabletMember that the operator restarts: the time by which it should be back."""
-
-MAINTENANCE_UNTIL = "stele.dev/maintenance-until"
-"""Annotation that users set on a TabletMember, an RFC 3339 time: until then its place is kept."""
-
-RESTART_SECONDS = 600.0
-"""Seconds that a restarted member may take until it serves again; until then its place is kept."""
-
-STARTING_REASONS = ("ContainerCreating", "PodInitializing")
-"""Reasons of a waiting container that are not problems."""
 
 Object = dict[str, Any]
 
@@ -30,11 +22,15 @@ class Restarts:
     def __init__(self, api: Api, cache: Cache, clock_at: Callable[[float], datetime]) -> None:
         self._api, self._cache, self._clock_at = api, cache, clock_at
 
-    async def begin(self, member: Object, pod_uid: str) -> None:
-        """Note the restart, then delete the pod with this UID and no other."""
-        until = self._clock_at(asyncio.get_running_loop().time()) + timedelta(seconds=RESTART_SECONDS)
-        await self._annotate(member, until.isoformat(timespec="seconds"))
-        meta = member["metadata"]
+    async def begin(self, member: Object, pod_uid: str, keep_seconds: float) -> None:
+        """Note the restart, then delete the pod with this UID and no other.
+
+        The place is kept for so long, or until the time that was noted before.
+        """
+        meta, until = member["metadata"], asyncio.get_running_loop().time() + keep_seconds
+        noted = self.until_seconds(member)
+        at = self._clock_at(max(until, noted or NEVER))
+        await self._annotate(member, at.isoformat(timespec="seconds"))
         await self._api.delete(PODS, meta["namespace"], meta["name"], pod_uid)
 
     async def finish(self, member: Object) -> None:
@@ -51,27 +47,7 @@ class Restarts:
         body = {**member, "metadata": {**meta, "annotations": annotations}}
         self._cache.put(MEMBERS, await self._api.replace(MEMBERS, meta["namespace"], body))
 
-    def seconds_of(self, annotations: Mapping[str, str], name: str) -> float | None:
-        """Return an annotation's time in monotonic seconds; None when it is missing or no RFC 3339 time."""
-        try:
-            at = datetime.fromisoformat(annotations[name])
-            return (at - self._clock_at(0.0)).total_seconds()
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    def kept_until_seconds(self, annotations: Mapping[str, str]) -> float:
-        """Return until when a user has the member's place kept."""
-        return self.seconds_of(annotations, MAINTENANCE_UNTIL) or NEVER
-
-
-def problem_of(pod: Object) -> str:
-    """Return why Kubernetes cannot start a pod; empty while it says nothing."""
-    status = pod.get("status") or {}
-    for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting and waiting.get("reason") not in (*STARTING_REASONS, None):
-            return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
-    return ""
+    def until_seconds(self, member: Object) -> float | None:
+        """Return the time that was noted; None when none was."""
+        time = (member["metadata"].get("annotations") or {}).get(RESTARTING_UNTIL)
+        return None if time is None else seconds_at(time, self._clock_at)

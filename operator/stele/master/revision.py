@@ -68,12 +68,19 @@ def outdated_pod(pod: Object, wanted: Object) -> tuple[str, ...]:
 
 
 def outdated_claim(claim: Object, wanted: Object) -> tuple[str, ...]:
-    """Compare sizes only; a claim that is larger than specified matches."""
+    """Compare sizes only; a claim that is larger than specified matches.
+
+    Returns the sizes, and what Kubernetes says about why it has not grown yet.
+    """
     size = wanted["spec"]["resources"]["requests"]["storage"]
     requested = claim["spec"]["resources"]["requests"]["storage"]
     capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage", requested)
     least = min(requested, capacity, key=parse_quantity)
-    return () if parse_quantity(least) >= parse_quantity(size) else (f"{least} of {size}",)
+    if parse_quantity(least) >= parse_quantity(size):
+        return ()
+    shown = (claim.get("status") or {}).get("conditions") or []
+    texts = [f"{each['type']}: {each.get('message', '')}" for each in shown if each["status"] == "True"]
+    return (f"{least} of {size}", *(text.rstrip(": ") for text in texts))
 
 
 def _differences(pod: Object, wanted: Object) -> Iterator[str]:

@@ -11,7 +11,13 @@ from stele.master.conditions import cluster_conditions
 from stele.master.kstatus import Progress, Verdict, progress_conditions, with_conditions
 from stele.master.view import View
 from stele.model import TabletCluster, Unreadable
-from stele.model.cluster import ClusterPhase, CopySpace, MemberCounts, MigrationCounts, TabletClusterStatus
+from stele.model.cluster_status import (
+    ClusterPhase,
+    CopySpace,
+    MemberCounts,
+    MigrationCounts,
+    TabletClusterStatus,
+)
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
 
@@ -99,7 +105,7 @@ def _phase(view: View) -> tuple[ClusterPhase, str]:
         return ClusterPhase.DEGRADED, text
     if changing := len(state.operations.promotions) + len(state.failover.shrinking):
         return ClusterPhase.DEGRADED, f"{changing} partitions continue without a failed member"
-    return ClusterPhase.RUNNING, view.old or view.as_desired
+    return ClusterPhase.RUNNING, view.old or view.growing or view.as_desired
 
 
 def under_way(state: State) -> dict[str, int]:
@@ -119,6 +125,17 @@ def blocked(
     else:
         verdict = Progress.UNDER_WAY, Reason.WAITS_FOR_REMOVAL, text
     conditions = with_conditions(status.conditions, progress_conditions(verdict), generation, clock)
+    changes = {"observed_generation": generation, "message": text, "conditions": conditions}
+    return status.model_copy(update=changes)
+
+
+def stopped(
+    status: TabletClusterStatus, text: str, generation: int, clock: datetime, *, lasting: bool
+) -> TabletClusterStatus:
+    """Return the status of a cluster whose master failed; a `lasting` failure needs a user."""
+    progress = Progress.STALLED if lasting else Progress.UNDER_WAY
+    observed = progress_conditions((progress, Reason.MASTER_STOPPED, text))
+    conditions = with_conditions(status.conditions, observed, generation, clock)
     changes = {"observed_generation": generation, "message": text, "conditions": conditions}
     return status.model_copy(update=changes)
 

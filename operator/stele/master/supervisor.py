@@ -5,18 +5,18 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.state import ClusterEvent, State
-from stele.errors import SteleError
-from stele.master import manifests, watch
+from stele.errors import Corrupt, SteleError
+from stele.master import keyspaces, manifests, watch
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
-from stele.master.kubernetes import KubernetesClusterObjects, clock_of
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed
 from stele.master.metrics import RECONCILE_ERRORS, forget_cluster
 from stele.master.plans import fail_ownerless
@@ -24,7 +24,8 @@ from stele.master.settings import Settings
 from stele.master.status import invalid
 from stele.master.status_writer import patch_status
 from stele.model import TabletCluster, Unreadable
-from stele.model.cluster import TabletClusterStatus
+from stele.model.cluster_status import TabletClusterStatus
+from stele.model.ownership import NameLeaves, NameTaken
 from stele.ports.control_loop import Members
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,10 @@ LOOK_SECONDS = 2.0
 
 STOP_SECONDS = 1.0
 """Seconds that a loop may take to end before it is cancelled again."""
+
+POLL_SECONDS = 0.01
+HAND_OVER_SECONDS_MAX = 2.0
+"""Seconds that a process that was asked to end goes on with hand-overs under way."""
 
 FAILED_SECONDS = 5.0
 FAILED_SECONDS_MAX = 60.0
@@ -55,8 +60,6 @@ REPAIR_EPOCH = (
 
 DEFECT = "a defect of Stele; the loop drops its state and restarts from the table"
 
-WATCHED = (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS)
-
 Key = tuple[str, str]
 
 
@@ -71,11 +74,12 @@ class Supervisor:
         self._uids: dict[Key, str] = {}
         self._failures: dict[Key, str] = {}
         self._pauses: dict[Key, float] = {}
+        self._epochs: dict[Key, int] = {}
         self._objects: dict[Key, KubernetesClusterObjects] = {}
         self._running: dict[Key, ClusterLoop] = {}
         self._progressed_seconds: float | None = None
         self._woken = asyncio.Event()
-        self._clock: Callable[[float], datetime] = clock_of(datetime.now(UTC), time.monotonic())
+        self._clock: Callable[[float], datetime] = _clock_of(datetime.now(UTC), time.monotonic())
 
     def requests(self) -> Mapping[tuple[str, str, str], int]:
         """Return the numbers of requests to the API server, by verb, kind and code."""
@@ -118,7 +122,7 @@ class Supervisor:
     async def list_all(self) -> None:
         """Fill the cache from full lists, which also reveal deleted objects."""
         for namespace in (None,) if self._settings.all_namespaces else self._settings.namespaces:
-            for kind in WATCHED:
+            for kind in watch.WATCHED:
                 self._note_progress()
                 before = self.cache.newest()
                 listed = await watch.listed(self._api.noting(self._note_progress), kind, namespace)
@@ -130,7 +134,7 @@ class Supervisor:
         while True:
             self._note_progress()
             await self._match()
-            await self._fail_ownerless()
+            await self._report_ownerless()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -142,12 +146,14 @@ class Supervisor:
                 except SteleError as error:
                     log.warning("cannot list objects: %s", error)
 
-    async def _fail_ownerless(self) -> None:
+    async def _report_ownerless(self) -> None:
+        """Report plans and keyspaces of clusters that do not exist."""
+        api, clock = self._api.noting(self._note_progress), self._clock(time.monotonic())
         try:
-            api = self._api.noting(self._note_progress)
-            await fail_ownerless(api, self.cache, self._clock(time.monotonic()))
+            await fail_ownerless(api, self.cache, clock)
+            await keyspaces.report_without_cluster(api, self.cache, clock)
         except SteleError as error:
-            log.warning("plans without a cluster: %s", error)
+            log.warning("objects without a cluster: %s", error)
 
     async def _match(self) -> None:
         """Run a loop for each cluster that exists and is not being deleted."""
@@ -172,6 +178,8 @@ class Supervisor:
         if isinstance(cluster, Unreadable):
             await self._show_unreadable(stored, cluster)
             return
+        # The Lease was acquired before this was read: the master that wrote this status leads no more.
+        self._epochs.setdefault(key, cluster.status.epoch)
         log.info("starting the loop of TabletCluster %s/%s", *key)
         loop = self._loop(cluster)
         self._loops[key], self._uids[key] = loop, cluster.metadata.uid
@@ -227,11 +235,16 @@ class Supervisor:
         except Deposed as error:
             least = DEPOSED_SECONDS
             await self._report_failure(key, error.code, f"{error}: {REPAIR_EPOCH.format(key[1])}")
+        except (NameTaken, NameLeaves) as error:
+            await self._report_failure(key, error.code, str(error))
         except SteleError as error:
+            await self._show_failure(key, str(error), lasting=isinstance(error, Corrupt))
             await self._report_failure(key, error.code, str(error))
         except Exception as error:
             log.exception("unexpected error in the loop of %s/%s", *key)
-            await self._report_failure(key, "DEFECT", f"{DEFECT}: {type(error).__name__}: {error}")
+            text = f"{DEFECT}: {type(error).__name__}: {error}"
+            await self._show_failure(key, text, lasting=False)
+            await self._report_failure(key, "DEFECT", text)
         finally:
             await loop.close()
             del self._running[key]
@@ -242,6 +255,20 @@ class Supervisor:
         before = 0.0 if ran_seconds > FAILED_SECONDS_MAX else self._pauses.get(key, 0.0)
         self._pauses[key] = min(max(2 * before, least), FAILED_SECONDS_MAX)
         return self._pauses[key]
+
+    async def _show_failure(self, key: Key, text: str, *, lasting: bool) -> None:
+        """Write a failure into the cluster's status, unless a later master wrote that: its epoch is above
+        those of this process. A failure that is repeated lasts."""
+        objects = self._objects.get(key)
+        if objects is None:
+            return
+        led = 0 if objects.shown is None else objects.shown.epoch
+        epoch = self._epochs[key] = max(self._epochs.get(key, 0), led)
+        lasting = lasting or self._failures.get(key) == text
+        try:
+            await objects.write_stopped(text, lasting=lasting, epoch=epoch)
+        except SteleError as error:
+            log.warning("status of %s/%s: %s", *key, error)
 
     async def _report_failure(self, key: Key, code: str, text: str) -> None:
         """Log and count a failure, and post an Event for each new text."""
@@ -268,10 +295,28 @@ class Supervisor:
 
     def _forget(self, key: Key) -> None:
         """Forget the failures of this cluster: another one with that name is unrelated."""
-        for known in (self._uids, self._failures, self._pauses):
+        for known in (self._uids, self._failures, self._pauses, self._epochs):
             known.pop(key, None)
         forget_cluster(*key)
+
+    async def finish_hand_overs(self) -> None:
+        """Return once no clients wait for another owner, at most after `HAND_OVER_SECONDS_MAX`.
+
+        A partition that is left in a hand-over answers nobody until another operator leads.
+        """
+        deadline = time.monotonic() + HAND_OVER_SECONDS_MAX
+        while self._hands_over() and time.monotonic() < deadline:  # noqa: ASYNC110  the state has no event
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _hands_over(self) -> bool:
+        running = (state.operations.migrations.values() for state in self.states().values())
+        return any(each.holds_clients for migrations in running for each in migrations)
 
     async def close(self) -> None:
         for key in list(self._tasks):
             await self._stop(key)
+
+
+def _clock_of(wall: datetime, monotonic: float) -> Callable[[float], datetime]:
+    """Convert monotonic to wall clock times, without jitter between calls."""
+    return lambda seconds: wall + timedelta(seconds=seconds - monotonic)

@@ -1,27 +1,34 @@
 """What a status is made from: the leadership's memory, the desired spec, and the time. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from stele.core.control.failure_detector import Life
 from stele.core.control.member_list import holds_data, life_of
+from stele.core.control.rebalance.data_members import expected_members
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
+from stele.core.table.ids import MAX_REPLICAS, MemberIndex
 from stele.core.table.table import version_sum
-from stele.model.cluster import PartitionCounts
+from stele.model.cluster_status import PartitionCounts
 
 OUTDATED_SHOWN = 20
 """Objects that a condition's message lists."""
 
 
 def partition_counts(state: State, replicas: int) -> PartitionCounts:
-    rows, lost = state.table.partitions, len(state.failover.lost)
-    total, full = len(rows), max(1, replicas)
-    safe = sum(number for copies, number in state.table.replica_index.copies.items() if copies >= full)
-    # Rows that still name silent members.
-    safe -= sum(len(rows[number].members) >= full for number in state.failover.lost | state.failover.kept)
+    """Count partitions; `replicas` is for those outside of groups."""
+    table, lost = state.table, len(state.failover.lost)
+    total = len(table.partitions)
+    # Rows that still name silent members are not safe, whatever they have.
+    silent = sum(
+        len(table.partitions[number].members) >= table.full(number, replicas, MAX_REPLICAS)
+        for number in state.failover.lost | state.failover.kept
+    )
+    safe = total - table.lacking(replicas) - silent
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
 
 
@@ -29,8 +36,9 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 class View:
     """A snapshot for one status: the leadership's memory, the desired spec, and the time on both clocks.
 
-    `spark_problem` is why the namespace lacks what Spark needs, None when that is not the operator's task;
-    `nodes_problem` why nodes cannot be read.
+    `outdated` are pods, `resizing` volume claims that are smaller than the spec says. `spark_problem` is why
+    the namespace lacks what Spark needs, None when that is not the operator's task; `nodes_problem` why nodes
+    cannot be read; `maintenance_problems` what is wrong with members' stele.dev/maintenance-until.
     """
 
     state: State
@@ -44,11 +52,13 @@ class View:
     taken: tuple[str, ...] = ()
     updated: int = 0
     outdated: tuple[str, ...] = ()
+    resizing: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     cannot_grow: Mapping[str, str] = field(default_factory=dict)
     spark_problem: str | None = None
     nodes_problem: str = ""
+    maintenance_problems: Mapping[MemberIndex, str] = field(default_factory=dict)
 
     @property
     def formed(self) -> bool:
@@ -77,10 +87,24 @@ class View:
         return f"{self.ready} of {self.desired.members} members are ready"
 
     @property
+    def cannot_start(self) -> str:
+        """Return what Kubernetes says about the first pod that cannot start; where to look when nothing."""
+        objects = (each.member_object for _, each in sorted(self.state.membership.liveness.items()))
+        pods = ((each.name, each.pod) for each in objects if each is not None and each.pod is not None)
+        texts = (f"{name}: {pod.problem}" for name, pod in pods if pod.problem)
+        return next(texts, "the Events of a pod say why it does not start")
+
+    @property
     def as_desired(self) -> str:
         """Summarize the cluster when nothing is left to do."""
         members = f"{self.ready} of {self.desired.members} members ready"
         return f"{members}, {self.parts.safe} of {self.parts.total} partitions fully replicated"
+
+    @cached_property
+    def takes_data(self) -> bool:
+        """Whether some data member keeps its data, or may soon: a member is to come or to come back."""
+        members = expected_members(self.state, self.desired, self.now)
+        return self.short or not all(each.leaving for each in members)
 
     @property
     def waits(self) -> str:
@@ -89,7 +113,11 @@ class View:
             return ""
         name = f"{self.name}-{self.state.plan_id}"
         left = self.state.rebalance.progress.copies_left
-        text = "" if left is None else f"; it leaves {left} of {self.desired.replicas} copies"
+        text = (
+            ""
+            if left is None
+            else f"; it leaves {left} of {self.state.table.most_replicas(self.desired.replicas)} copies"
+        )
         return f"plan {name} waits for approval{text}: kubectl stele approve {name}"
 
     @property
@@ -104,12 +132,14 @@ class View:
 
     @property
     def old(self) -> str:
-        """Return what differs from the spec and how to fix it; empty when nothing does."""
-        if not self.outdated:
-            return ""
-        more = len(self.outdated) - OUTDATED_SHOWN
-        listed = ", ".join(self.outdated[:OUTDATED_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        return f"not as the spec says: {listed}; {self.update}"
+        """Return which pods differ from the spec and how to fix it; empty when none does."""
+        return f"not as the spec says: {_listed(self.outdated)}; {self.update}" if self.outdated else ""
+
+    @property
+    def growing(self) -> str:
+        """Return which volumes are smaller than the spec says; empty when none is."""
+        waits = "the storage driver makes them larger"
+        return f"volumes grow: {_listed(self.resizing)}; {waits}" if self.resizing else ""
 
     @property
     def update(self) -> str:
@@ -120,7 +150,7 @@ class View:
             return f"{self.state.name_of(self.state.stops.updating)} is emptied, then restarted"
         if self.rolling:
             return self.state.stops.update_waits or "the restarted member catches up"
-        return self.state.stops.update_waits or "the storage driver makes the volumes larger"
+        return self.state.stops.update_waits or "they are replaced by themselves"
 
     @property
     def rolling(self) -> bool:
@@ -133,6 +163,11 @@ class View:
     @property
     def short(self) -> bool:
         return self.ready < self.desired.members
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - OUTDATED_SHOWN
+    return ", ".join(names[:OUTDATED_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def lives(state: State, desired: DesiredSpec, now: float) -> dict[int, Life]:

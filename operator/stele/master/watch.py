@@ -9,12 +9,24 @@ from typing import Any
 
 import kopf
 
-from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, REBALANCES, Api, Kind
+from stele.adapters.kubernetes.api import (
+    CLAIMS,
+    CLUSTERS,
+    KEYSPACES,
+    MEMBERS,
+    PODS,
+    REBALANCES,
+    Api,
+    Kind,
+    NotFound,
+)
 from stele.adapters.kubernetes.login import Login
 from stele.master.cache import Cache
 from stele.master.manifests import CLUSTER_LABEL
 from stele.master.settings import ALL_NAMESPACES
 from stele.model.ownership import CLUSTER_UID_LABEL
+
+WATCHED = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, PODS, CLAIMS)
 
 LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
 """Labels of watched objects, for kinds that others create, too: each object of ours has one of them."""
@@ -51,15 +63,23 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.stele.dev")
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix="kopf.stele.dev")
 
-    for kind in (CLUSTERS, MEMBERS, REBALANCES, PODS, CLAIMS):
+    for kind in WATCHED:
         for label in LABELS.get(kind, ("",)):
             _watch(registry, cache, kind, label)
     return registry
 
 
 async def listed(api: Api, kind: Kind, namespace: str | None) -> list[dict[str, Any]]:
-    """Return the present objects of a kind, as far as they are watched."""
-    lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
+    """Return the present objects of a kind, as far as they are watched.
+
+    There are no Keyspaces before their definition is there, which an upgrade of the operator may precede.
+    """
+    try:
+        lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
+    except NotFound:
+        if kind is not KEYSPACES:
+            raise
+        return []
     return list({each["metadata"]["uid"]: each for objects in lists for each in objects}.values())
 
 

@@ -6,8 +6,22 @@ ENGINE_WRITE_BYTES_MAX = 1024 * 1024
 WAIT_SECONDS_MAX = 15.0
 """Longest wait of a request for an owner, a hand-over or an acknowledgement before it fails."""
 
+STALENESS_SECONDS_MAX = 10.0
+"""How long an owner goes on answering reads of an `Available` keyspace after its leases ended.
+
+Without an end, one that is cut off would answer with old values for as long as that lasts.
+"""
+
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """Clients' operations that are appended but not committed; above it new requests wait."""
+
+ASYNC_BYTES_MAX = 32 * 1024 * 1024
+ASYNC_PARTITION_BYTES_MAX = 4 * 1024 * 1024
+"""Operations of Async keyspaces that are answered but not committed, of a member and of one partition; above
+either, such writes are answered when they are committed, like all others."""
+
+ASYNC_OPERATION_BYTES = 512
+"""Python's overhead of such an operation, beside its record."""
 
 QUEUE_REQUESTS_MAX = 100_000
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
@@ -30,6 +44,32 @@ Above the second, requests that reserve room for any reply wait; above the first
 it is closed.
 """
 
+PUSH_BYTES_MAX = 32 * 1024 * 1024
+PUSHES_BYTES_MAX = 256 * 1024 * 1024
+"""Messages besides replies that one client, or all clients, have not read.
+
+Above the first the client's connection is closed, as with Redis' client-output-buffer-limit for pubsub; above
+the second, the one that holds the most.
+"""
+
+EVENT_BYTES = 64 * 1024
+"""Operations of a partition that are read in one step for members that listen to its events."""
+
+ENTRIES_MOVED_SECONDS = 0.01
+"""Pause between pages of entries that arrived or departed, of SCAN_KEYS_MAX keys each."""
+
+EXPIRED_BYTES_MAX = 4 * 1024 * 1024
+"""Keys of expired entries that services have not been informed of; those beyond are not reported."""
+
+DEPARTURES_AFTER_SECONDS = 4.0
+"""A member that has started reports departures after this time, in which others connect to it."""
+
+LISTEN_SECONDS_MAX = 2.0
+"""How long SUBSCRIBE waits for owners to send events; what they did until then is a gap."""
+
+PUBLISH_QUEUE_BYTES_MAX = 16 * 1024 * 1024
+"""Messages of other members' clients that wait for delivery here; above it they are dropped."""
+
 HELD_REPLIES_BYTES_MAX = 64 * 1024 * 1024
 """Replies of an owner that wait for a commit or a lease; above it new requests wait before they run."""
 
@@ -38,6 +78,10 @@ REQUEST_OVERHEAD_BYTES = 1024
 
 FORWARDS_WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Requests of another member that wait while it does not read replies; above it new ones fail."""
+
+PEER_PUSHES_BYTES_MAX = 1024 * 1024
+"""Invalidations for another member that wait behind answers which it does not read; above it, its session
+ends, and its clients drop what they cache of this member."""
 
 TURN_ENTRIES_MAX = 256
 TURN_BYTES_MAX = 1024 * 1024

@@ -3,6 +3,7 @@
 import logging
 
 from stele.core.control.commands import LogLevel, MemberSettings
+from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.member import limits
 from stele.member.settings import Settings
 
@@ -33,6 +34,11 @@ class LiveSettings:
     def snapshot_space_bytes(self) -> int:
         sent = self._sent.snapshot_space_bytes
         return limits.SNAPSHOT_SPACE_BYTES if sent is None else sent
+
+    @property
+    def announce(self) -> Announce:
+        """What cluster clients are given as the members' addresses."""
+        return self._sent.announce or POD_ADDRESSES
 
     @property
     def retention_seconds(self) -> int:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.table import Partition
@@ -15,6 +16,7 @@ from stele.member.background import Background
 from stele.member.bulk.loads import BulkLoads
 from stele.member.bulk.local_loads import LocalLoads
 from stele.member.control.abandoned_handover import AbandonedHandovers
+from stele.member.control.clearing import KeyspaceClearer
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.control.fencing import Fencing
@@ -25,14 +27,20 @@ from stele.member.control.report import Reporter
 from stele.member.control.state_lock import StateLock
 from stele.member.copy.ingest import Ingester
 from stele.member.copy.sessions import CopySessions
+from stele.member.events.broadcast import Broadcast
+from stele.member.events.expired import ExpiredEntries
+from stele.member.events.feed import Feed
+from stele.member.events.moves import EntryMoves
+from stele.member.events.notifier import Notifier
 from stele.member.live_settings import LiveSettings
+from stele.member.replication.answered_before import note_answered
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.follower import Follower
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.lease_duration import LeaseDuration, stored_lease
-from stele.member.replication.links import FORWARDS, Link
+from stele.member.replication.links import FORWARDS, Inbound, Link
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -41,15 +49,23 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
 from stele.member.services.host import Services
 from stele.member.services.runner import MemberView
+from stele.member.serving.backup_reads import BackupReads
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.expiry import Expiry
-from stele.member.serving.peers import Peers
+from stele.member.serving.forwarded import ForwardedRequests
+from stele.member.serving.originator import TransactionOriginator
+from stele.member.serving.peers import OnAnswer, OnQuestion, Peers
+from stele.member.serving.recovery import TransactionRecovery
 from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import is_disk_full, is_stopping, raise_unless_disk_full
 from stele.member.storage.volume import CHECKPOINTS, LEASE, STAGING, MetaWriter, Volume
 from stele.member.ticker import Ticker
+from stele.member.tracking.invalidations import Invalidations
+from stele.member.tracking.local_caches import LocalCaches
+from stele.member.tracking.near_caches import NearCaches
+from stele.member.tracking.near_values import NearValues
 from stele.member.turn_budget import TurnBudget
 from stele.ports.engine import Engine
 from stele.ports.transfer import Transfer
@@ -89,7 +105,9 @@ class Node:
         self.live_settings = LiveSettings(settings)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
+        self._compose_caches()
         self._compose_serving(services or {})
+        self._compose_events()
         self._compose_control(transfer)
         self._compose_driving()
 
@@ -106,7 +124,11 @@ class Node:
         )
         self.lease_grantor = self.lease_duration.grantor
         self.lease_holder = LeaseHolder()
-        self.delayed_replies = DelayedReplies(self.lease_holder, background.now)
+        self.delayed_replies = DelayedReplies(
+            self.lease_holder,
+            background.now,
+            lambda replica, request: self.invalidations.acknowledged(replica, request),  # noqa: PLW0108
+        )
         self.local_loads = LocalLoads(volume.path(LOADS), self.table, transfer, background)
         self.tablets = TabletStore(
             self.engine,
@@ -131,20 +153,61 @@ class Node:
             wants_promise=lambda replica: self.roles.wants_promise(replica),  # noqa: PLW0108
         )
 
+    def _compose_caches(self) -> None:
+        background = self.background
+        self.invalidations = Invalidations(
+            self.tablets,
+            self.delayed_replies.may_read,
+            lambda member: self.peers.inbound.session(member),  # noqa: PLW0108
+            lambda message: self.near_caches.invalidate(message),  # noqa: PLW0108
+        )
+        self.near_caches = NearCaches(
+            self.table, self.links, background.now, partial(self.invalidations.broadcast, None)
+        )
+        self.near_values = NearValues(self.table.keyspaces, self.near_caches, background.now)
+        self.local_caches = LocalCaches(
+            self.table,
+            self.lease_grantor,
+            lambda: self.peers.inbound.sessions(),  # noqa: PLW0108
+            self.near_caches,
+            background,
+        )
+
     def _compose_serving(self, services: Mapping[str, MigrationAwareService]) -> None:
         tablets, replicator, delayed_replies = self.tablets, self.replicator, self.delayed_replies
         background = self.background
         budget = TurnBudget(background.loop.call_soon)
         self.command_executor = executor = CommandExecutor(
-            replicator, delayed_replies, self.gate, budget, background.now, background.wall
+            replicator,
+            delayed_replies,
+            self.gate,
+            budget,
+            background.now,
+            background.wall,
+            self.invalidations,
+        )
+        self.backup_reads = BackupReads(
+            tablets,
+            self.links,
+            executor,
+            delayed_replies,
+            (self.lease_grantor, self.lease_holder),
+            background.now,
+            background.wall,
         )
         self.router = router = RequestRouter(
             tablets,
             self.links,
             executor,
             delayed_replies,
+            self.backup_reads,
             lambda partition, row: self.roles.adopt_from_owner(partition, row),  # noqa: PLW0108
+            self.near_caches,
+            self.near_values,
+            self.local_caches,
+            lambda: self.live_settings.announce,
         )
+        self._compose_transactions()
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
         self.hand_over_times = HandOverTimes()
@@ -155,6 +218,45 @@ class Node:
         self.follower = Follower(replicator, self.gate, self.roles, background.now)
         self.loads = BulkLoads(
             self.local_loads, tablets, replicator, executor, delayed_replies, router, background
+        )
+
+    def _compose_transactions(self) -> None:
+        router, background = self.router, self.background
+        self.transactions = TransactionOriginator(router, self.table, self.instance, background)
+        router.transactions = self.transactions
+        self.transaction_recovery = TransactionRecovery(
+            self.tablets,
+            router,
+            self.transactions,
+            self.instance,
+            lambda member: self.peers.inbound.session(member),  # noqa: PLW0108
+            background,
+        )
+
+    def _compose_events(self) -> None:
+        executor = self.command_executor
+        self.broadcast = Broadcast(self.links, self.background, executor.turn_budget)
+        self.notifier = Notifier(
+            self.tablets,
+            executor.operation_events,
+            executor.turn_budget,
+            lambda events: self.feed.on_own_events(events),  # noqa: PLW0108
+        )
+        self.feed = Feed(self.table, self.links, self.notifier, self.broadcast)
+        self.broadcast.pubsub.connect(self.feed)
+        self.moves = EntryMoves(
+            self.tablets,
+            self.metadata,
+            self.notifier,
+            self.services.entries_moved,
+            self.services.hears_of("entries_moved"),
+            self.background,
+        )
+        self.expired_entries = ExpiredEntries(
+            self.tablets,
+            self.services.entries_expired,
+            self.services.hears_of("entries_expired"),
+            self.background,
         )
 
     def _compose_control(self, transfer: Transfer) -> None:
@@ -174,28 +276,23 @@ class Node:
             services,
             background,
             self.hand_over_times,
+            self.moves,
         )
         self.fencing = Fencing(settings, tablets, metadata, self.lease_grantor, background)
         self.handovers = AbandonedHandovers(tablets, self.links, metadata, self.migrations, background)
         self.peers = Peers(
             settings,
             self.formats,
-            self.uuid,
+            self.instance,
             self.links,
             tablets,
             replicator,
             router,
+            self.near_caches,
+            self.local_caches,
             background,
-            {
-                **replicator.handlers,
-                peer.Forwarded: router.answered,
-                peer.CancelHandoverResult: self.handovers.on_cancel_result,
-            },
-            {
-                **self.follower.handlers,
-                **dict.fromkeys(FORWARDS, router.on_forward),
-                peer.CancelHandover: self.handovers.on_cancel,
-            },
+            self._answers(),
+            self._questions(),
         )
         self.dispatcher = CommandDispatcher(
             tablets,
@@ -209,24 +306,56 @@ class Node:
         self.planned_stop = PlannedStop(self.lease_grantor, tablets.table, background)
         self.flusher = Flusher(self.volume, tablets, self.metadata, self.sessions.pin, background)
 
-    def _compose_driving(self) -> None:
-        tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
-        replicator, delayed_replies, background = self.replicator, self.delayed_replies, self.background
-        reporter = Reporter(
+    def _answers(self) -> dict[type[peer.Message], OnAnswer]:
+        """Return which part takes what members answer, by type."""
+        return {
+            **self.replicator.handlers,
+            peer.Lease: self._on_lease,
+            peer.Invalidate: self.near_caches.on_invalidate,
+            peer.DropKeys: self.local_caches.on_drop,
+            peer.Events: self.feed.on_events,
+            peer.Forwarded: self.router.answered,
+            peer.ReadIndexAnswer: self.backup_reads.on_answer,
+            peer.CancelHandoverResult: self.handovers.on_cancel_result,
+        }
+
+    def _questions(self) -> dict[type[peer.Message], OnQuestion]:
+        """Return which part takes what members begin to say, by type."""
+        return {
+            **self.follower.handlers,
+            peer.Heartbeat: self._on_heartbeat,
+            peer.KeysDropped: self.local_caches.on_dropped,
+            **dict.fromkeys(FORWARDS, ForwardedRequests(self.tablets, self.router).take),
+            peer.ReadIndex: self.backup_reads.on_ask,
+            peer.CancelHandover: self.handovers.on_cancel,
+            peer.Broadcast: self.invalidations.on_broadcast,
+            peer.Publish: self.broadcast.on_publish,
+            peer.Listen: self.notifier.on_listen,
+        }
+
+    def _reporter(self, clearer: KeyspaceClearer) -> Reporter:
+        return Reporter(
             self.settings,
             self.live_settings,
             self.formats,
             self.instance,
-            tablets,
-            replicator,
-            delayed_replies,
-            gate,
-            roles,
+            self.tablets,
+            self.replicator,
+            self.delayed_replies,
+            self.gate,
+            self.roles,
             self.migrations,
-            sessions,
+            self.sessions,
             self.planned_stop,
-            background,
+            clearer,
+            self.transaction_recovery,
+            self.background,
         )
+
+    def _compose_driving(self) -> None:
+        tablets, gate, roles, sessions = self.tablets, self.gate, self.roles, self.sessions
+        replicator, delayed_replies, background = self.replicator, self.delayed_replies, self.background
+        clearer = KeyspaceClearer(self.router, background)
         self.exchange = Exchange(
             self.settings.cluster,
             self.uuid,
@@ -242,9 +371,9 @@ class Node:
             self.live_settings,
             self.lease_duration,
             self.last_copies,
-            reporter,
+            clearer,
+            self._reporter(clearer),
         )
-        expiry = Expiry(tablets, self.command_executor, delayed_replies, gate)
         self.ticker = Ticker(
             self.live_settings,
             self.lease_holder,
@@ -254,18 +383,41 @@ class Node:
             replicator,
             delayed_replies,
             self.router,
+            self.backup_reads,
             roles,
-            expiry,
+            Expiry(tablets, self.command_executor, delayed_replies, gate, self.expired_entries.removed),
             self.flusher,
             sessions,
             self.handovers,
+            self.invalidations,
+            self.near_caches,
+            self.near_values,
+            self.local_caches,
+            self.feed,
+            self.moves,
+            self.expired_entries,
+            self.transactions,
+            self.transaction_recovery,
             background,
             self.failed,
         )
 
     def _row_changed(self, partition: int, before: Partition, row: Partition) -> None:
         self.hand_over_times.end(partition, self.background.now())
+        self.near_caches.row_changed(partition)
         self.services.row_changed(partition, before, row)
+        self.notifier.row_changed(partition, row)
+        self.feed.row_changed(partition, before, row)
+        self.moves.row_changed(partition, before, row)
+
+    def _on_lease(self, link: Link, lease: peer.Lease) -> None:
+        self.near_caches.vouched(link, lease)
+        self.local_caches.on_lease(link, lease)
+        self.replicator.on_lease(link, lease)
+
+    def _on_heartbeat(self, sender: Inbound, heartbeat: peer.Heartbeat) -> None:
+        self.local_caches.on_heartbeat(sender)
+        self.follower.handlers[peer.Heartbeat](sender, heartbeat)
 
     # -- identity
 
@@ -292,6 +444,7 @@ class Node:
         for folder in (CHECKPOINTS, STAGING):
             await self.background.in_thread(self.volume.delete_folders, folder)
         self.metadata.load()
+        note_answered(self.tablets, self.delayed_replies)
 
     def start(self) -> None:
         """Assume the roles in the persisted table, and connect to the other members."""
@@ -315,7 +468,12 @@ class Node:
                 log.warning("the sweep is postponed: %s", error)
 
     async def drain(self) -> None:
-        """Accept no new work, and answer accepted work for at most DRAIN_SECONDS_MAX."""
+        """Accept no new work, and answer accepted work for at most DRAIN_SECONDS_MAX.
+
+        Transactions across partitions end before that, so that nobody has to ask for their outcome.
+        """
+        self.transactions.stop()
+        await self.background.until(lambda: not self.transactions.running, limits.DRAIN_SECONDS_MAX)
         self.router.stop()
         await self.background.until(lambda: not self.router.busy(), limits.DRAIN_SECONDS_MAX)
         self.router.abandon()
@@ -332,7 +490,7 @@ class Node:
         self.replicator.stop()
         await self.peers.close("this member is stopping")
         self.background.cancel()
-        self.tablets.write()
+        self.tablets.writer.write()
         await self.group_commit.stop()
         await self.background.in_thread(self.engine.sync_log)
         await self.meta.stop()
@@ -345,7 +503,7 @@ class Node:
 
     def _not_synced(self, error: BaseException) -> None:
         """Handle a failed sync: what was written may not be on disk, so nothing more is acknowledged."""
-        if (self.tablets.refused and is_disk_full(error)) or is_stopping(error):
+        if (self.tablets.writer.refused and is_disk_full(error)) or is_stopping(error):
             log.warning("log not synced: %s", error)
         else:
             self.failed(f"log not synced: {error}")

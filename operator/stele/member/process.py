@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import uuid
+import zlib
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,14 @@ def read_boot_id() -> str:
         return BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def first_id(uuid: str) -> int:
+    """Return from which number on a member counts its clients: two have no ids in common.
+
+    It is below 2**53, which clients in JavaScript can tell from its neighbours.
+    """
+    return (zlib.crc32(uuid.encode()) << 20) + 1
 
 
 def tune_gc() -> None:
@@ -165,10 +174,16 @@ class Process:
         await self._serve(admin, settings.admin_port, stack)
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         resp_server = await start_resp_server(
-            node.router, self._hosts, settings.resp_port, turn_budget=node.command_executor.turn_budget
+            node.router,
+            self._hosts,
+            settings.resp_port,
+            turn_budget=node.command_executor.turn_budget,
+            pubsub=node.broadcast.pubsub,
+            first_id=first_id(node.uuid),
         )
         stack.push_async_callback(resp_server.close)
         await resp_server.listen_cluster(self._hosts, settings.cluster_port)
+        await resp_server.listen_reads(self._hosts, settings.read_port)
         return resp_server
 
     async def _serve(self, app: web.Application, port: int, stack: AsyncExitStack) -> None:

@@ -42,6 +42,11 @@ class Settings:
     cluster_port: Port = setting(
         "STELE_CLUSTER_PORT", "clients, Redis Cluster protocol; the same at all members", default=6380
     )
+    read_port: Port = setting(
+        "STELE_READ_PORT",
+        "clients, Redis Cluster protocol, reads from backups; the same at all members",
+        default=6381,
+    )
     peer_port: Port = setting("STELE_PEER_PORT", "members; the same at all members", default=7000)
     admin_port: Port = setting("STELE_ADMIN_PORT", "master, tools", default=7001)
     transfer_port: Port = setting(

@@ -2,6 +2,7 @@
 
 from stele.model.cluster import TabletCluster
 from stele.model.common import API_VERSION, GROUP, VERSION, FieldProblem, Unreadable
+from stele.model.keyspace import Keyspace
 from stele.model.member import TabletMember
 from stele.model.rebalance import TabletRebalance
 
@@ -10,6 +11,7 @@ __all__ = [
     "GROUP",
     "VERSION",
     "FieldProblem",
+    "Keyspace",
     "TabletCluster",
     "TabletMember",
     "TabletRebalance",

@@ -1,4 +1,4 @@
-"""TabletCluster: the desired state of one cluster, and what the operator observes."""
+"""TabletCluster: the desired state of one cluster."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -9,6 +9,9 @@ from stele.core.control.commands import ClusterState, LogLevel
 from stele.core.control.state import UpdateType
 from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
+from stele.core.kv.announce import HOST_CHARACTERS_MAX, POD_ADDRESSES, Announce
+from stele.core.kv.keyspaces import Undeclared
+from stele.model.cluster_status import TabletClusterStatus
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Amount,
@@ -16,12 +19,10 @@ from stele.model.common import (
     Quantity,
     Resource,
     cel,
-    count,
     quantity,
     seconds,
     whole,
 )
-from stele.model.conditions import Conditions, conditions_field
 from stele.model.pod_template import PodTemplate
 
 ROLLBACK_COPIES = "stele.dev/rollback-copies"
@@ -111,18 +112,6 @@ class ServiceType(StrEnum):
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
     LOAD_BALANCER = "LoadBalancer"
-
-
-class ClusterPhase(StrEnum):
-    """Summary of the cluster's state, for people; programs read the conditions."""
-
-    PENDING = "Pending"
-    FORMING = "Forming"
-    RUNNING = "Running"
-    REBALANCING = "Rebalancing"
-    DEGRADED = "Degraded"
-    LOST = "Lost"
-    INVALID = "Invalid"
 
 
 class Storage(Model):
@@ -270,6 +259,56 @@ class UpdateStrategy(Model):
     """Members with an index below this one are not restarted."""
 
 
+_HOST = "^([A-Za-z0-9.:-]|[{](member|ordinal)[}])+$"
+
+
+class AnnounceAddresses(Model):
+    """Addresses of the members for cluster clients that cannot reach the pods' own."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.host.contains('{member}') || self.host.contains('{ordinal}') || self.portStep > 0",
+                "spec.resp.cluster.announce gives all members one address; put {member} or {ordinal} into "
+                "host, or set portStep",
+            )
+        )
+    )
+
+    host: str = Field(
+        max_length=HOST_CHARACTERS_MAX,
+        pattern=_HOST,
+        json_schema_extra=cel(
+            (
+                f"self.matches('{_HOST}')",
+                "spec.resp.cluster.announce.host must be a host name or an address, with {member} or "
+                "{ordinal} in place of what differs",
+            )
+        ),
+    )
+    """Host name or address; `{member}` is the member's name, `{ordinal}` the number at its end."""
+    port: int = whole("spec.resp.cluster.announce.port", 1, 65_535, 6380)
+    read_port: int = whole("spec.resp.cluster.announce.readPort", 1, 65_535, 6381)
+    """Port where backups answer reads."""
+    port_step: int = whole("spec.resp.cluster.announce.portStep", 0, 100, 0)
+    """Times the member's number, added to both ports."""
+
+
+class RespCluster(Model):
+    """What clients of the Redis Cluster protocol are given."""
+
+    announce: AnnounceAddresses | None = None
+    """Addresses instead of the pods' own."""
+
+    @property
+    def announced(self) -> Announce:
+        """What members announce."""
+        found = self.announce
+        if found is None:
+            return POD_ADDRESSES
+        return Announce(found.host, found.port, found.read_port, found.port_step)
+
+
 class Resp(Model):
     """Service for Redis clients, on port 6379."""
 
@@ -288,6 +327,14 @@ class Resp(Model):
         "spec.resp.nodePort", 1, 65_535, None, "most clusters allow 30000 to 32767 only"
     )
     """Port on the nodes; chosen by Kubernetes when omitted."""
+    cluster: RespCluster = Field(default_factory=RespCluster)
+
+
+class Keyspaces(Model):
+    """Rules for the keyspaces of clients."""
+
+    undeclared: Undeclared = Undeclared.ALLOW
+    """Whether clients may use keyspaces that no Keyspace declares."""
 
 
 class Resources(Model):
@@ -403,6 +450,7 @@ class TabletClusterSpec(Model):
     on_partition_loss: OnPartitionLoss = OnPartitionLoss.WAIT
     update_strategy: UpdateStrategy = Field(default_factory=UpdateStrategy)
     resp: Resp = Field(default_factory=Resp)
+    keyspaces: Keyspaces = Field(default_factory=Keyspaces)
     resources: Resources = Field(default_factory=Resources)
     placement: Placement = Field(default_factory=Placement)
     images: Images = Field(default_factory=Images)
@@ -410,87 +458,6 @@ class TabletClusterSpec(Model):
     log_level: LogLevel = LogLevel.INFO
     """Least severity that members log."""
     bootstrap: Bootstrap | None = None
-
-
-class MemberCounts(Model):
-    """Number of members."""
-
-    desired: int = count()
-    """Members requested by the spec."""
-    current: int = count()
-    """Members that exist, in any state."""
-    ready: int = count()
-    """Members that are serving."""
-    lite: int = count()
-    """Lite members, which hold no partitions."""
-    updated: int = count()
-    """Members whose pod and volume match the spec."""
-
-
-class PartitionCounts(Model):
-    """Number of partitions, by replication."""
-
-    total: int = count()
-    """All partitions."""
-    safe: int = count()
-    """Partitions with spec.replicas copies."""
-    under_replicated: int = count()
-    """Partitions with an owner but fewer than spec.replicas copies."""
-    lost: int = count()
-    """Partitions without a live copy."""
-
-
-class MigrationCounts(Model):
-    """Number of migrations of the current plan."""
-
-    active: int = count()
-    """Migrations in progress."""
-    waiting: int = count()
-    """Migrations that have not started."""
-    done: int = count()
-    """Committed migrations of the current plan."""
-    failed: int = count()
-    """Migrations of the current plan that were rolled back."""
-
-
-class CopySpace(Model):
-    """Space for what copies need, in bytes."""
-
-    log_space_per_member: int = count()
-    """Log that a member keeps for copies alone."""
-    snapshot_space_per_member: int = count()
-    """Files that the snapshot of one copy session may hold beyond the database."""
-    log_used: int = count()
-    """Log that copies need now, at the member where that is most."""
-
-
-class TabletClusterStatus(Model):
-    """Observed state of the cluster. Written by the operator only."""
-
-    observed_generation: int = count()
-    """metadata.generation that this status describes."""
-    phase: ClusterPhase | None = None
-    message: str = ""
-    """One sentence that explains the phase."""
-    epoch: int = count()
-    """Leadership epoch of the current master."""
-    features: int = count()
-    """Format in force among operator and members, which never falls; a build that lacks it is refused."""
-    selector: str = ""
-    """Label selector of the members' pods, for kubectl scale and autoscalers."""
-    state: ClusterState | None = None
-    """Cluster state that is in force on all members."""
-    members: MemberCounts = Field(default_factory=MemberCounts)
-    partitions: PartitionCounts = Field(default_factory=PartitionCounts)
-    stamp: str = ""
-    """Stamp of the partition table, a 64-bit number as text; tables with equal stamps are equal."""
-    version_sum: int = count()
-    """Sum of the versions of all partitions; never decreases."""
-    migrations: MigrationCounts = Field(default_factory=MigrationCounts)
-    copy_space: CopySpace = Field(default_factory=CopySpace)
-    rebalance: str = ""
-    """Name of the TabletRebalance of the current plan."""
-    conditions: Conditions = conditions_field()
 
 
 class TabletCluster(Resource):

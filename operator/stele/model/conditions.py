@@ -39,6 +39,7 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     TOPOLOGY_KNOWN = "TopologyKnown"
     SPARK_READY = "SparkReady"
+    QUOTA_REACHED = "QuotaReached"
 
 
 class Reason(StrEnum):
@@ -49,9 +50,11 @@ class Reason(StrEnum):
     MEMBERS_STARTING = "MembersStarting"
     MEMBER_UNREACHABLE = "MemberUnreachable"
     MEMBERS_OUTDATED = "MembersOutdated"
+    VOLUMES_RESIZING = "VolumesResizing"
     MEMBERS_INCOMPATIBLE = "MembersIncompatible"
     MIGRATING = "Migrating"
     DRAINING = "Draining"
+    NO_OTHER_MEMBER = "NoOtherMember"
     UNDER_REPLICATED = "UnderReplicated"
     ALL_REPLICAS_LOST = "AllReplicasLost"
     PARTITIONS_RESET = "PartitionsReset"
@@ -62,6 +65,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     WAITS_FOR_REMOVAL = "WaitsForRemoval"
     CREATION_REFUSED = "CreationRefused"
+    MASTER_STOPPED = "MasterStopped"
     REQUESTS_EXCEED_LIMITS = "RequestsExceedLimits"
     INVALID_RESOURCE = "InvalidResource"
     CLUSTER_NOT_FOUND = "ClusterNotFound"
@@ -73,6 +77,7 @@ class Reason(StrEnum):
     NO_SECRET_RIGHTS = "NoSecretRights"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
+    VOLUME_TOO_SMALL = "VolumeTooSmall"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_UNAVAILABLE = "VolumeUnavailable"
     ROLLING_UPDATE = "RollingUpdate"
@@ -80,12 +85,20 @@ class Reason(StrEnum):
     NO_SPACE = "NoSpace"
     COPY_CANNOT_END = "CopyCannotEnd"
     SERVICE_FAILED = "ServiceFailed"
+    IN_DOUBT = "InDoubt"
     HOLDS_LAST_COPIES = "HoldsLastCopies"
     HOLDS_DATA = "HoldsData"
     HOLDS_NOTHING = "HoldsNothing"
     CANCELLED = "Cancelled"
     SUPERSEDED = "Superseded"
     MIGRATION_FAILED = "MigrationFailed"
+    WAITS_FOR_MEMBERS = "WaitsForMembers"
+    ALREADY_DECLARED = "AlreadyDeclared"
+    TOO_MANY_KEYSPACES = "TooManyKeyspaces"
+    DROPPING = "Dropping"
+    AT_QUOTA = "AtQuota"
+    BELOW_QUOTA = "BelowQuota"
+    NO_QUOTA = "NoQuota"
 
 
 class Condition(Model):

@@ -14,6 +14,7 @@ import yaml
 
 from stele.model.cluster import TabletCluster
 from stele.model.common import CATEGORY, GROUP, VERSION, Resource
+from stele.model.keyspace import Keyspace
 from stele.model.member import TabletMember
 from stele.model.rebalance import TabletRebalance
 
@@ -119,6 +120,25 @@ DEFINITIONS = (
             AGE,
             Column("Mode", ".spec.mode", "string", 1),
             Column("Reason", ".status.reason", "string", 1),
+        ),
+    ),
+    Definition(
+        Keyspace,
+        "ks",
+        (
+            Column("Cluster", ".spec.cluster"),
+            Column("Keyspace", ".status.keyspace"),
+            Column("Entries", ".status.entries", "integer"),
+            Column("Bytes", ".status.bytes", "integer"),
+            Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            AGE,
+            Column("TTL", ".spec.ttl", "integer", 1),
+            Column("Reads", ".spec.reads", "string", 1),
+            Column("Notify", ".spec.notify", "string", 1),
+            Column("Near-Cache", ".spec.nearCache.bytes", "string", 1),
+            Column("On-Delete", ".spec.onDelete", "string", 1),
+            Column("Version", ".status.catalogVersion", "integer", 1),
+            Column("Message", '.status.conditions[?(@.type=="Ready")].message', "string", 1),
         ),
     ),
 )

@@ -6,6 +6,14 @@ from stele.model.cluster import TabletCluster
 from stele.model.common import parse_quantity
 from stele.model.conditions import Reason
 
+STORAGE_SIZE_MIN = "512Mi"
+"""Smallest volume of a member that can be of use: it accepts no copy with less than 256Mi free, and no write
+with less than 64Mi.
+
+No rule of the definition: before Kubernetes 1.30 that would refuse every change, and every status, of a
+cluster that was created with less.
+"""
+
 
 class Problem(NamedTuple):
     """Reason of a condition, and its message with the remedy."""
@@ -16,7 +24,7 @@ class Problem(NamedTuple):
 
 def problems(cluster: TabletCluster) -> list[Problem]:
     """Return everything in the spec that cannot be fulfilled as written. Pure."""
-    return [*_too_few_members(cluster), *_requests_above_limits(cluster)]
+    return [*_too_few_members(cluster), *_requests_above_limits(cluster), *_volume_too_small(cluster)]
 
 
 def _too_few_members(cluster: TabletCluster) -> list[Problem]:
@@ -42,3 +50,14 @@ def _requests_above_limits(cluster: TabletCluster) -> list[Problem]:
         for name, request in sorted(resources.requests.items())
         if name in resources.limits and parse_quantity(request) > parse_quantity(resources.limits[name])
     ]
+
+
+def _volume_too_small(cluster: TabletCluster) -> list[Problem]:
+    size = cluster.spec.storage.size
+    if parse_quantity(size) >= parse_quantity(STORAGE_SIZE_MIN):
+        return []
+    message = (
+        f"spec.storage.size is {size}, but must be at least {STORAGE_SIZE_MIN}: with less than 256Mi free a "
+        "member accepts no copy, and with less than 64Mi no write; raise it"
+    )
+    return [Problem(Reason.VOLUME_TOO_SMALL, message)]

@@ -43,8 +43,10 @@ class Engine(Protocol):
         """Return the greatest key of [begin, end) in `data`."""
         ...
 
-    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Apply all changes of a tablet atomically, in order; None deletes."""
+    def write_data(
+        self, changes: Sequence[tuple[bytes, bytes | None]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Delete ranges of a tablet, then apply all its changes, in order, as one; None deletes."""
         ...
 
     def drop_data(self, begin: bytes, end: bytes) -> None:

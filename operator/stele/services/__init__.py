@@ -16,6 +16,7 @@ __all__ = [
     "Changes",
     "Context",
     "Endpoint",
+    "EntryMovedAwareService",
     "FragmentedMigrationAwareService",
     "MigrationAwareService",
     "MigrationType",
@@ -119,4 +120,28 @@ class FragmentedMigrationAwareService(MigrationAwareService, Protocol):
 
     def namespaces(self, event: PartitionMigrationEvent) -> Collection[str]:
         """Return its namespaces in the partition: each 1 to 20 of a-z, 0-9 and -, at most 100."""
+        ...
+
+
+class EntryMovedAwareService(MigrationAwareService, Protocol):
+    """A service that is informed of clients' entries that come to this member and leave it."""
+
+    def entries_moved(self, partition: int, keyspace: str, keys: list[bytes], arrived: bool) -> None:
+        """Handle some entries of a partition, at most 256.
+
+        `arrived`: a copy brought them, and the row that names this member is published; a member that
+        restarts may call it again, or not for all. Else they left with this member's replica: once at most.
+        """
+        ...
+
+
+class EntryExpiredAwareService(MigrationAwareService, Protocol):
+    """A service that is informed of clients' entries that expired."""
+
+    def entries_expired(self, partition: int, keyspace: str, keys: list[bytes]) -> None:
+        """Handle some expired entries of a partition that this member owns, at most 256.
+
+        Their removal is committed and applied. Called once at most for each: not for those that wait when
+        the partition gets another owner, or when the member ends.
+        """
         ...

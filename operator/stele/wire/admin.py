@@ -12,6 +12,9 @@ from stele.core.control.commands import OpId
 TABLETS_LIMIT_MAX = 1000
 """Most tablets in one answer; `after` requests the rest."""
 
+TRANSACTIONS_LIMIT_MAX = 1000
+"""Most transactions in one answer."""
+
 RoleName = Literal["OWNER", "BACKUP", "LEARNER", "NONE"]
 
 
@@ -118,6 +121,30 @@ class SessionFacts(msgspec.Struct, frozen=True):
     held_bytes: int
     limit_bytes_per_second: int
     ended: str = ""
+
+
+class TransactionFacts(msgspec.Struct, frozen=True):
+    """One transaction across partitions that has locks in a partition that this member owns.
+
+    `originator` is the member whose client sent it, by name if it is known; `live`: its process is connected
+    and goes on with it. `in_doubt`: the `coordinator` has lost its data, so only a user can end it.
+    """
+
+    transaction: str
+    partition: int
+    coordinator: int
+    participants: tuple[int, ...]
+    keys: int
+    originator: str
+    age_seconds: float
+    live: bool
+    in_doubt: bool
+
+
+class TransactionList(msgspec.Struct, frozen=True):
+    """Response of `GET /v1/transactions`: the oldest TRANSACTIONS_LIMIT_MAX, those in doubt first."""
+
+    transactions: tuple[TransactionFacts, ...]
 
 
 class SessionList(msgspec.Struct, frozen=True):

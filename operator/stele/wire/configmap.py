@@ -14,7 +14,8 @@ nothing after the colon: no replica). The head's `members` maps indexes to membe
 uuid address data|lite` (address `-`: unknown).
 
 Both carry a format number. A text of another format, or with an unknown key or line, is rejected as Corrupt
-and never read in part. The head has format 2 and the key `features` once the cluster's features have RANGES.
+and never read in part. The head has format 2 and the key `features` once the cluster's features have RANGES;
+with groups of partitions it has them, one per line (`keyspace first count replicas`), and their version.
 """
 
 import re
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from stele.core.control.commands import ClusterState
 from stele.core.formats import FIRST, RANGES, SPOKEN
+from stele.core.table.groups import NO_GROUPS, PartitionGroup, PartitionGroups, groups_fault
 from stele.core.table.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
 from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
 from stele.errors import BadInput, Corrupt
@@ -38,6 +40,7 @@ _HEAD_KEYS = frozenset(
     | {"stamp", "versionSum", "members"}
 )
 _KEYS_2 = _HEAD_KEYS | {"features"}
+_GROUP_KEYS = frozenset({"groups", "groupsVersion"})
 _SHARD_KEYS = frozenset({"format", "epoch", "rows"})
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
@@ -45,12 +48,14 @@ _INDEX_MAX = 10**9 - 1
 _SLOT = rf"(?:{_INDEX.pattern}|-)"
 _ROW = re.compile(rf"(0|[1-9]\d{{0,4}}) (0|[1-9]\d{{0,9}}):((?:{_SLOT}(?:,{_SLOT}){{0,6}})?)", re.ASCII)
 _WORD = re.compile(r"[!-~]+", re.ASCII)
+_GROUP = re.compile(rf"([a-z0-9-]{{1,63}}) ({_INDEX.pattern}) ({_INDEX.pattern}) ([1-9])", re.ASCII)
 _MEMBER_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards.
+    """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards, `partitions` and `replicas`
+    are those outside of groups.
 
     `features` are those in force in the cluster (`core.formats`), and never fall.
     """
@@ -65,6 +70,17 @@ class Head:
     version_sum: int
     members: tuple[Member, ...]
     features: int = FIRST
+    groups: PartitionGroups = NO_GROUPS
+
+    @property
+    def rows(self) -> int:
+        """The number of partitions, those of groups included."""
+        return self.groups.end(self.partitions)
+
+    def replicas_of(self, number: PartitionId) -> int:
+        """Return how many replicas a partition should have."""
+        group = self.groups.group_of(number)
+        return self.replicas if group is None else group.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +136,22 @@ def encode_head(head: Head) -> dict[str, str]:
 
 
 def _head_format(head: Head) -> dict[str, str]:
-    if head.features < RANGES:
+    if head.features < RANGES and not head.groups.version:
         return {"format": FORMAT}
-    return {"format": HEAD_FORMAT, "features": str(head.features)}
+    data = {"format": HEAD_FORMAT, "features": str(head.features)}
+    if head.groups.version:
+        lines = (
+            f"{each.keyspace} {each.first} {each.count} {each.replicas}\n" for each in head.groups.groups
+        )
+        data |= {"groupsVersion": str(head.groups.version), "groups": "".join(lines)}
+    return data
 
 
 def decode_head(data: Mapping[str, str]) -> Head:
     """Parse a head. Raises Corrupt with the key and what was expected."""
     newer = _check_format("table head", data, FORMAT, HEAD_FORMAT) == HEAD_FORMAT
-    _check_keys("table head", data, _KEYS_2 if newer else _HEAD_KEYS)
+    keys = _KEYS_2 | _GROUP_KEYS if newer and data.keys() & _GROUP_KEYS else _KEYS_2
+    _check_keys("table head", data, keys if newer else _HEAD_KEYS)
     features = _number(data, "features", RANGES, EPOCH_MAX) if newer else FIRST
     if features > SPOKEN.most:
         problem = f"the cluster uses format {features}; this version of Stele speaks {SPOKEN}"
@@ -147,9 +170,25 @@ def decode_head(data: Mapping[str, str]) -> Head:
         version_sum=_number(data, "versionSum", 0, PARTITIONS_MAX * VERSION_MAX),
         members=members,
         features=features,
+        groups=_read_groups(data) if "groups" in data else NO_GROUPS,
     )
     _check_members(head)
+    if fault := groups_fault(head.groups, head.rows, head.partitions):
+        raise Corrupt(f"table head: {fault}")
     return head
+
+
+def _read_groups(data: Mapping[str, str]) -> PartitionGroups:
+    groups = tuple(_read_group(number, line) for number, line in _lines("groups", data["groups"]))
+    return PartitionGroups(_number(data, "groupsVersion", 1, EPOCH_MAX), groups)
+
+
+def _read_group(number: int, line: str) -> PartitionGroup:
+    match = _GROUP.fullmatch(line)
+    if match is None:
+        found = f"line {number} of groups is {line[:120]!r}"
+        raise Corrupt(f"table head: {found}; 'KEYSPACE FIRST COUNT REPLICAS' was expected")
+    return PartitionGroup(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
 def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str, str]:
@@ -175,18 +214,26 @@ def encode_shard(epoch: int, number: int, rows: Sequence[Partition]) -> dict[str
 
 
 def decode_shard(data: Mapping[str, str], number: int, partitions: int) -> Shard:
-    """Parse shard `number` of a table of `partitions`. Raises Corrupt with the invalid line."""
+    """Parse shard `number` of a table of `partitions`. Raises Corrupt with the invalid line.
+
+    Rows behind the table's are those of a group that the head does not have yet: none is assigned.
+    """
+    shard, partition_range = decode_rows(data, number), shard_range(number, partitions)
+    size = len(partition_range)
+    if len(shard.rows) < size or any(row.version for row in shard.rows[size:]):
+        expected = f"partitions {partition_range.start} to {partition_range.stop - 1}"
+        raise Corrupt(f"shard {number} has {len(shard.rows)} rows; {expected} were expected")
+    return Shard(shard.epoch, shard.rows[:size])
+
+
+def decode_rows(data: Mapping[str, str], number: int) -> Shard:
+    """Parse shard `number` with all the rows that it has. Raises Corrupt with the invalid line."""
     _check_format(f"shard {number}", data, FORMAT)
     _check_keys(f"shard {number}", data, _SHARD_KEYS)
-    partition_range = shard_range(number, partitions)
-    lines = list(_lines("rows", data["rows"]))
-    if len(lines) != len(partition_range):
-        expected = f"partitions {partition_range.start} to {partition_range.stop - 1}"
-        raise Corrupt(f"shard {number} has {len(lines)} rows; {expected} were expected")
-    rows = tuple(
-        _read_row(number, partition, line)
-        for partition, (_, line) in zip(partition_range, lines, strict=True)
-    )
+    first, lines = number * SHARD_PARTITIONS, list(_lines("rows", data["rows"]))
+    if len(lines) > SHARD_PARTITIONS:
+        raise Corrupt(f"shard {number} has {len(lines)} rows; at most {SHARD_PARTITIONS} were expected")
+    rows = tuple(_read_row(number, first + at, line) for at, (_, line) in enumerate(lines))
     return Shard(_number(data, "epoch", 0, EPOCH_MAX), rows)
 
 

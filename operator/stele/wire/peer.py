@@ -13,7 +13,9 @@ import msgspec
 from stele.core.control.commands import Slots, VersionNumber
 from stele.core.formats import UNSTATED, FormatRange
 from stele.core.kv.commands import ARGUMENTS_MAX
+from stele.core.kv.interest import PREFIXES_MAX
 from stele.core.table.ids import PARTITIONS_MAX
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
 GREETING_FORMAT = 4
 """What a greeting says for members of 0.1.0, which accept only this number; all others compare ranges."""
@@ -27,8 +29,15 @@ RECORDS_MAX = 65_536
 COMMANDS_MAX = 65_536
 """Most commands in one forwarded request."""
 
+NAMES_MAX = 65_536
+"""Most names of keys in one message."""
+READ_INDEX_PARTITIONS_MAX = 256
+"""Most partitions that one message asks the owner about: the work of one turn."""
+
 _OfPartitions = msgspec.Meta(max_length=PARTITIONS_MAX)
+_OfReadIndex = msgspec.Meta(max_length=READ_INDEX_PARTITIONS_MAX)
 Records = Annotated[list[bytes], msgspec.Meta(max_length=RECORDS_MAX)]
+Names = Annotated[list[bytes], msgspec.Meta(max_length=NAMES_MAX)]
 Arguments = Annotated[list[bytes], msgspec.Meta(max_length=ARGUMENTS_MAX)]
 
 RowValue = tuple[VersionNumber, Slots]
@@ -39,6 +48,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
     """First message of a connection.
 
     The recipient closes it when an identity does not match, or when their formats do not meet.
+    `incarnation` counts the starts of the sender's process; 0 in that of an older build.
     """
 
     format: int
@@ -47,6 +57,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hi"):
     sender_uuid: str
     recipient_uuid: str
     formats: FormatRange = UNSTATED
+    incarnation: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="ok"):
@@ -76,13 +87,29 @@ class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag="hb"):
 class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
     """Answer to a heartbeat: a lease from `at` on, except for the excluded partitions.
 
-    `no_space`: the sender's volume is nearly full, so its tablets should take no more writes.
+    `no_space`: the sender's volume is nearly full, so its tablets should take no more writes. `list_version`
+    is that of the sender's list of members, 0 when it does not say.
     """
 
     at: float
     seconds: float
     excluded: Annotated[tuple[int, ...], _OfPartitions]
     no_space: bool = False
+    list_version: int = 0
+
+
+class ReadIndex(msgspec.Struct, array_like=True, frozen=True, tag="ri"):
+    """Asks the owner of these partitions for their commit indexes; `at` is as in a heartbeat."""
+
+    at: float
+    partitions: Annotated[list[int], _OfReadIndex]
+
+
+class ReadIndexAnswer(msgspec.Struct, array_like=True, frozen=True, tag="ra"):
+    """(partition, commit index) of those that the sender may answer reads of at this moment."""
+
+    at: float
+    indexes: Annotated[list[tuple[int, int]], _OfReadIndex]
 
 
 class AppendItem(msgspec.Struct, array_like=True, frozen=True):
@@ -186,7 +213,10 @@ class CancelHandoverResult(msgspec.Struct, array_like=True, frozen=True, tag="re
 
 
 class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
-    """Commands of a client, for the owner, which runs the first ones whose replies fit into `room` bytes."""
+    """Commands of a client, for the owner, which runs the first ones whose replies fit into `room` bytes.
+
+    `wants_op`: the answer is to say which operation the replies depend on.
+    """
 
     id: int
     version: int
@@ -194,6 +224,51 @@ class Forward(msgspec.Struct, array_like=True, frozen=True, tag="fw"):
     keyspace: bytes
     commands: Annotated[list[Arguments], msgspec.Meta(max_length=COMMANDS_MAX)]
     room: int
+    wants_op: bool = False
+
+
+class ForwardTracked(Forward, array_like=True, frozen=True, tag="ft"):
+    """A Forward of a client with a near cache, which keeps the values of `tracked`: names, see Invalidate.
+
+    `writer` is not 0 for a client that does not want to be told of what it writes itself.
+    """
+
+    tracked: Names = []
+    writer: int = 0
+
+
+class Invalidate(msgspec.Struct, array_like=True, frozen=True, tag="iv"):
+    """From an owner: clients of the recipient drop these names, or all of the partition when there are none.
+
+    A name is wire.storage.keys.user_tail: keyspace and key. `writer` wrote all of them.
+    """
+
+    partition: int
+    names: Names | None = None
+    writer: int = 0
+
+
+class Broadcast(msgspec.Struct, array_like=True, frozen=True, tag="bc"):
+    """Tell the sender of all keys with these prefixes, in any keyspace; replaces those told before."""
+
+    prefixes: Annotated[list[bytes], msgspec.Meta(max_length=PREFIXES_MAX)]
+
+
+class DropKeys(msgspec.Struct, array_like=True, frozen=True, tag="dk"):
+    """To a connection of the recipient's: drop these keys of a keyspace with mode Invalidation, None: all.
+
+    Changes of one sender have growing numbers; KeysDropped answers.
+    """
+
+    keyspace: Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
+    number: int
+    keys: Names | None = None
+
+
+class KeysDropped(msgspec.Struct, array_like=True, frozen=True, tag="kd"):
+    """The sender has dropped the keys of all DropKeys up to this number."""
+
+    number: int
 
 
 class ForwardScan(msgspec.Struct, array_like=True, frozen=True, tag="fs"):
@@ -212,12 +287,27 @@ class ForwardCount(msgspec.Struct, array_like=True, frozen=True, tag="fc"):
     keyspace: bytes
 
 
+class ForwardClear(msgspec.Struct, array_like=True, frozen=True, tag="fx"):
+    """Deletes all entries of a keyspace in a partition, b"" for all keyspaces of users.
+
+    Refused by an owner with a later catalog of keyspaces than `catalog`, unless that is 0.
+    """
+
+    id: int
+    version: int
+    partition: int
+    keyspace: Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
+    catalog: int = 0
+
+
 class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
     """Answer to a forwarded request. `code` is empty on success.
 
-    `body` is wire.replies, or msgpack of a scan or a count. Commands after the last reply did not run.
+    `body` is wire.replies (of a clear: one), or msgpack of a scan or a count. Commands after the last reply
+    did not run.
     `STALE_VERSION`: this member is not the owner at the request's version; retry, with `row` if it is newer.
-    Any other code is that of an error, with its text.
+    Any other code is that of an error, with its text. `op` is the last operation that was applied when the
+    replies were ready, if the request asked for it.
     """
 
     id: int
@@ -225,6 +315,46 @@ class Forwarded(msgspec.Struct, array_like=True, frozen=True, tag="fd"):
     text: str
     body: bytes
     row: RowValue | None = None
+    op: tuple[int, int] | None = None
+
+
+class Publish(msgspec.Struct, array_like=True, frozen=True, tag="pb"):
+    """A message that a client published, for the subscribers of the recipient; it may be lost."""
+
+    channel: bytes
+    message: bytes
+    sharded: bool = False
+
+
+Position = tuple[int, int, int]
+"""(partition, version of the sender's row, index of the last operation whose events are known or -1)."""
+
+
+class Listen(msgspec.Struct, array_like=True, frozen=True, tag="ls"):
+    """Asks a member for events of moved entries, and those after these positions; or for none any more."""
+
+    positions: Annotated[list[Position], _OfPartitions]
+    stop: bool = False
+
+
+Event = tuple[int, bytes, bytes, str, str]
+"""(index of the operation, keyspace, key, event, channels of core.kv.notifications)."""
+
+
+class EventBatch(msgspec.Struct, array_like=True, frozen=True):
+    """Events of a partition's operations up to `last`.
+
+    `gap`: some are missing, because the log is not retained, or an operation changed many keys at once.
+    """
+
+    partition: int
+    last: int
+    gap: bool
+    events: Annotated[list[Event], msgspec.Meta(max_length=RECORDS_MAX)]
+
+
+class Events(msgspec.Struct, array_like=True, frozen=True, tag="ev"):
+    batches: Annotated[list[EventBatch], _OfPartitions]
 
 
 Message = (
@@ -233,6 +363,8 @@ Message = (
     | HelloRejected
     | Heartbeat
     | Lease
+    | ReadIndex
+    | ReadIndexAnswer
     | Append
     | Acks
     | Probe
@@ -242,9 +374,18 @@ Message = (
     | CancelHandover
     | CancelHandoverResult
     | Forward
+    | ForwardTracked
+    | Invalidate
+    | Broadcast
+    | DropKeys
+    | KeysDropped
     | ForwardScan
     | ForwardCount
+    | ForwardClear
     | Forwarded
+    | Publish
+    | Listen
+    | Events
 )
 
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

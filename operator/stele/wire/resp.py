@@ -5,9 +5,12 @@ of 2**32 elements, and it accepts types that requests must not contain. Here eac
 is used.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from stele.core.kv.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
+from stele.wire.inline import split_words
 
 ARGUMENTS_MAX = 128 * 1024
 REQUEST_BYTES_MAX = 64 * 1024 * 1024
@@ -133,7 +136,10 @@ class RequestReader:
         line = data[at:end].rstrip(b"\r")
         if not (line.isascii() and line.decode().isprintable()):
             raise _GarbageError("an inline request must be printable ASCII")
-        self._args = line.split()
+        words = split_words(line)
+        if words is None:
+            raise _GarbageError("unbalanced quotes in request")
+        self._args = words
         if self._args and self._args[0].upper() in (b"POST", b"HOST:"):
             raise _GarbageError("this port speaks RESP, not HTTP")
         return end + 1
@@ -215,7 +221,28 @@ def _shown(raw: bytes) -> str:
     return f"'{text_of(raw)}'" if raw.isascii() and raw.decode().isprintable() else f"0x{raw[:8].hex()}"
 
 
-Answer = Reply | Mapping[bytes, "Answer"] | Sequence["Answer"]
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A message that is no reply: RESP3's own type, an array in RESP2."""
+
+    items: Sequence["Answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """All that one request is answered with, when that is not one reply."""
+
+    replies: Sequence["Answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class SetOf:
+    """Different items: RESP3's own type, an array in RESP2."""
+
+    items: Sequence["Answer"]
+
+
+Answer = Reply | Mapping[bytes, "Answer"] | Sequence["Answer"] | Push | Several | SetOf
 """A reply that may have maps: RESP3's own type, or arrays of keys and values in RESP2."""
 
 
@@ -231,17 +258,36 @@ def encode_reply(reply: Answer, out: list[bytes], resp3: bool = False) -> None:
         out.append(b"+%b\r\n" % _line(reply.text))
     elif isinstance(reply, Failure):
         out.append(b"-%b\r\n" % _line(f"{reply.code} {reply.text}"))
-    elif isinstance(reply, list):
-        out.append(b"*%d\r\n" % len(reply))
-        for item in reply:
-            encode_reply(item, out, resp3)
+    else:
+        _encode_items(reply, out, resp3)
+
+
+def _encode_items(reply: Answer, out: list[bytes], resp3: bool) -> None:
+    """Append the encoding of a reply with replies in it."""
+    items: Iterable[Answer]
+    if isinstance(reply, list):
+        head, items = b"*%d\r\n" % len(reply), reply
     elif isinstance(reply, dict):
-        out.append(b"%%%d\r\n" % len(reply) if resp3 else b"*%d\r\n" % (2 * len(reply)))
-        for key, value in reply.items():
-            encode_reply(key, out, resp3)
-            encode_reply(value, out, resp3)
+        head = b"%%%d\r\n" % len(reply) if resp3 else b"*%d\r\n" % (2 * len(reply))
+        items = chain.from_iterable(reply.items())
+    elif isinstance(reply, Push):
+        head, items = b"%b%d\r\n" % (b">" if resp3 else b"*", len(reply.items)), reply.items
+    elif isinstance(reply, SetOf):
+        head, items = b"%b%d\r\n" % (b"~" if resp3 else b"*", len(reply.items)), reply.items
+    elif isinstance(reply, Several):
+        head, items = b"", reply.replies
     else:
         raise TypeError(f"not a reply: {type(reply).__name__}")
+    out.append(head)
+    for item in items:
+        encode_reply(item, out, resp3)
+
+
+def encode_push(items: Sequence[Answer], resp3: bool) -> bytes:
+    """Encode a message that is no reply."""
+    out: list[bytes] = []
+    encode_reply(Push(items), out, resp3)
+    return b"".join(out)
 
 
 def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:

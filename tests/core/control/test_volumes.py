@@ -85,6 +85,17 @@ def test_contradicting_rows_of_one_version_are_refused() -> None:
     assert text.endswith("or choose one table with another policy")
 
 
+@pytest.mark.parametrize("policy", [RECENT, COMPLETE])
+def test_of_tables_that_contradict_each_other_in_rows_of_one_version_a_policy_takes_the_larger_group(
+    policy: RecoveryPolicy,
+) -> None:
+    other: Rows = ((1, (0, 2)), (1, (1, 2)))
+    text = refused(volume(0, OLD), volume(1, other), volume(2, OLD), policy=policy)
+    assert "takes the table of demo-0 (version sum 2), demo-2 (version sum 2) and leaves out demo-1" in text
+    made = recovered(volume(0, OLD), volume(2, OLD), policy=policy, loss=("demo-1",))
+    assert made.rows == {0: Partition(1, (0, 1)), 1: Partition(1, (1, 2))}
+
+
 @pytest.mark.parametrize(
     ("policy", "chosen"),
     [

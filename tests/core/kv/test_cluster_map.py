@@ -1,9 +1,18 @@
 """The map of slots says the same as `keyslot`, for every table."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.kv.cluster_map import ClusterNode, cluster_map, node_id, slots_of_partition
+from stele.core.kv.announce import Announce
+from stele.core.kv.cluster_map import (
+    ClusterNode,
+    backup_id,
+    cluster_map,
+    moved_slots,
+    node_id,
+    slots_of_partition,
+)
 from stele.core.kv.keyslot import SLOTS
 from stele.core.table.table import EMPTY, Member, Partition
 
@@ -14,10 +23,26 @@ def node(index: int) -> ClusterNode:
     return ClusterNode(node_id(f"uuid-{index}"), f"10.0.0.{index + 1}")
 
 
-def test_neighbours_of_one_owner_are_one_range() -> None:
-    rows = [Partition(1, (0, 1)), Partition(1, (0, 2)), Partition(4, (2,)), EMPTY]
+def backup(index: int) -> ClusterNode:
+    return ClusterNode(backup_id(f"uuid-{index}"), f"10.0.0.{index + 1}")
+
+
+def test_neighbours_of_the_same_members_are_one_range() -> None:
+    rows = [Partition(1, (0, 1)), Partition(7, (0, 1)), Partition(1, (0, None, 2)), Partition(4, (0, 9))]
     found = cluster_map(rows, MEMBERS, 1, epoch=6)
-    assert found.ranges == ((0, 8191, node(0)), (8192, 12287, node(2)))
+    assert found.ranges == (
+        (0, 8191, node(0), (backup(1),)),
+        (8192, 12287, node(0), (backup(2),)),
+        (12288, 16383, node(0), ()),
+    )
+    assert found.slots_of(node(0)) == [(0, 16383, node(0), ())], "owners do not care who backs them up"
+    assert node(1).id != backup(1).id, "clients give each node one role"
+
+
+def test_neighbours_of_one_owner_are_one_range() -> None:
+    rows = [Partition(1, (0,)), Partition(1, (0,)), Partition(4, (2,)), EMPTY]
+    found = cluster_map(rows, MEMBERS, 1, epoch=6)
+    assert found.ranges == ((0, 8191, node(0), ()), (8192, 12287, node(2), ()))
     assert set(found.nodes) == {node(0), node(1), node(2)}, "owners, and the member itself"
     assert (found.me, found.assigned, found.epoch) == (node(1), 12288, 6)
     assert found.slots_of(node(1)) == []
@@ -55,3 +80,38 @@ def test_partitions_share_the_slots_evenly(partitions: int) -> None:
     assert max(sizes) - min(sizes) <= 1
     assert slots_of_partition(0, partitions).start == 0
     assert slots_of_partition(partitions - 1, partitions).stop == SLOTS
+
+
+@pytest.mark.parametrize(
+    ("announce", "owner", "backup"),
+    [
+        (Announce(), ("10.0.0.2", 0), ("10.0.0.3", 0)),
+        (
+            Announce("{member}.test", 6380, 6381),
+            ("demo-1.test", 6380),
+            ("demo-2.test", 6381),
+        ),
+        (Announce("r{ordinal}", 1, 2, 0), ("r1", 1), ("r2", 2)),
+        (Announce("192.0.2.1", 30000, 31000, 2), ("192.0.2.1", 30002), ("192.0.2.1", 31004)),
+    ],
+)
+def test_clients_are_given_the_announced_addresses(
+    announce: Announce, owner: tuple[str, int], backup: tuple[str, int]
+) -> None:
+    (found,) = cluster_map([Partition(1, (1, 2))], MEMBERS, 0, epoch=1, announce=announce).ranges
+    assert found.owner[1:] == owner
+    assert [each[1:] for each in found.backups] == [backup]
+
+
+def test_slots_with_another_owner_are_named_with_both() -> None:
+    before = cluster_map([Partition(1, (n,)) for n in (0, 0, 1, 1)], MEMBERS, 0, epoch=4)
+    assert moved_slots(before, before) == []
+    after = cluster_map([Partition(2, (n,)) for n in (0, 2, 2, 1)], MEMBERS, 0, epoch=8)
+    assert moved_slots(before, after) == [
+        (node(0), node(2), "4096-8191"),
+        (node(1), node(2), "8192-12287"),
+    ]
+    swapped = cluster_map([Partition(2, (n,)) for n in (1, 0, 1, 0)], MEMBERS, 0, epoch=8)
+    assert moved_slots(before, swapped) == [(node(0), node(1), "0-4095"), (node(1), node(0), "12288-16383")]
+    lost = cluster_map([EMPTY, EMPTY, *[Partition(2, (1,))] * 2], MEMBERS, 0, epoch=8)
+    assert moved_slots(before, lost) == [], "what has no owner has not moved anywhere"

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from stele.core.placement import assignment
-from stele.core.placement.assignment import Assignment, DataMember, Move, assign, assign_rows
+from stele.core.placement import shares
+from stele.core.placement.assignment import Assignment, assign, assign_rows
 from stele.core.placement.balancer import IndexBalancer
 from stele.core.placement.draft import Slot
+from stele.core.placement.members import DataMember
 from stele.core.placement.plan import plan
 from stele.core.placement.quotas import quota_bounds
+from stele.core.placement.requested_moves import Move
 from stele.core.table.table import Partition, PartitionTable, Replicas, row_fault, trimmed
 from stele.errors import BadInput
 
@@ -277,7 +279,8 @@ def test_the_loss_of_one_of_many_members_copies_what_it_held() -> None:
 
 def test_rows_do_not_depend_on_the_seed_of_hashes() -> None:
     script = (
-        "from stele.core.placement.assignment import DataMember, assign_rows\n"
+        "from stele.core.placement.assignment import assign_rows\n"
+        "from stele.core.placement.members import DataMember\n"
         "members = [DataMember(i, zone='abc'[i % 3], leaving=i == 4) for i in range(8)]\n"
         "rows = assign_rows([()] * 200, members[:6], 3).rows\n"
         "print(assign_rows(rows, members, 2))\n"
@@ -424,7 +427,7 @@ def test_slots_that_cannot_help_are_not_looked_at_again(monkeypatch: pytest.Monk
 
         with monkeypatch.context() as patch:
             patch.setattr(IndexBalancer, "costs_nothing", counted)
-            patch.setattr(assignment, "even_owners", lambda *_: None)
+            patch.setattr(shares, "even_owners", lambda *_: None)
             chance = random.Random(1)
             rows = [(0, *chance.sample(range(1, 30), 6)) for _ in range(number)]
             assert len(set(rows)) == number

@@ -6,7 +6,8 @@ from functools import cache
 from itertools import permutations
 from random import Random
 
-from stele.core.placement.assignment import DataMember, assign_rows
+from stele.core.placement.assignment import assign_rows
+from stele.core.placement.members import DataMember
 from stele.core.placement.ordering import order, without_cycles
 from stele.core.placement.plan import Plan, plan
 from stele.core.placement.quotas import quota_bounds

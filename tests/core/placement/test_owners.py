@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.placement.assignment import DataMember
 from stele.core.placement.handover import handover
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import Code, Plan, plan
 from stele.core.placement.quotas import quota_bounds
+from stele.core.placement.requested_moves import Move
 from stele.core.table.table import Member, Partition, PartitionTable, Replicas
 
 NAMES = {index: Member(index, f"demo-{index}", f"uuid-{index}", "") for index in range(8)}
@@ -154,3 +155,16 @@ def test_all_go_to_one_member_if_that_is_wanted() -> None:
 def test_only_the_partitions_that_are_named_are_handed_over() -> None:
     made = handover(table((0, 1), (0, 1)), 0, everyone(2), partitions=[1])
     assert made.targets == ((0, 1), (1, 0))
+
+
+def test_a_backup_takes_over_for_a_leaving_owner_when_no_other_member_may() -> None:
+    members = [DataMember(0, leaving=True), DataMember(1, demoted=True), DataMember(2)]
+    made = plan(table((0, 2)), members, 2)
+    assert made.targets == ((2, 1),)
+    assert [each.type for each in made.migrations] == [Type.SWAP, Type.MOVE]
+
+
+def test_a_row_that_nobody_may_own_stays_as_it_is() -> None:
+    members = [DataMember(0, leaving=True), DataMember(1, demoted=True), DataMember(2, leaving=True)]
+    made = plan(table((0, 2)), [*members, DataMember(3)], 2, [Move(0, 2, 3)])
+    assert (made.migrations, made.targets) == ((), ((0, 2),))

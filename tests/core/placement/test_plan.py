@@ -5,9 +5,11 @@ from random import Random
 import pytest
 
 from stele.core.placement import plan as plan_module
-from stele.core.placement.assignment import Change, DataMember, Move, Outcome, assign_rows
+from stele.core.placement.assignment import Change, Outcome, assign_rows
+from stele.core.placement.members import DataMember
 from stele.core.placement.ordering import order
 from stele.core.placement.plan import Code, Plan, Refusal, Type, plan, replay
+from stele.core.placement.requested_moves import Move
 from stele.core.table.ids import VERSION_MAX, VERSIONS_RESERVED
 from stele.core.table.table import Member, Partition, PartitionTable, Replicas
 
@@ -106,7 +108,7 @@ def test_whatever_is_aimed_at_each_partition_keeps_its_own_order(monkeypatch: py
     current = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
     desired = tuple(tuple(random.sample(range(9), random.randint(1, 5))) for _ in range(500))
     changes = tuple(Change(*pair, [number]) for number, pair in enumerate(zip(current, desired, strict=True)))
-    monkeypatch.setattr(plan_module, "assign_groups", lambda *_: Outcome(changes))
+    monkeypatch.setattr(plan_module, "assign_parts", lambda *_: Outcome(changes))
     planned = plan(table(*current), members(*range(9)), 5)
     assert replayed(current, planned) == planned.targets
     steps = planned.by_partition()

@@ -52,6 +52,31 @@ def _check_interleaving(before: tuple[str, ...], after: tuple[str, ...]) -> None
         assert not held.may_read(0, 5, (1,), later)
 
 
+def test_a_dead_process_is_not_waited_for_but_its_successor_is() -> None:
+    granted = LeaseGrantor(-100.0, L)
+    granted.follow(0, 9)
+    granted.renew(9, 0.0, 3)
+    granted.renew(9, 1.0, 4)
+    granted.leave(0, 9, 2.0)
+    assert [granted.wait_seconds(0, 2.0, dead) for dead in (0, 3, 4)] == [9.0, 9.0, 0.0]
+    granted.leave(0, 9, 3.0)
+    assert [granted.wait_seconds(0, 3.0, dead) for dead in (3, 4)] == [8.0, 0.0], "a fence is sent again"
+
+
+def test_what_a_process_before_this_one_granted_is_waited_for() -> None:
+    granted = LeaseGrantor(0.0, L)
+    granted.renew(9, 1.0, 4)
+    granted.leave(0, 9, 2.0)
+    assert [granted.wait_seconds(0, 2.0, dead) for dead in (3, 4)] == [9.0, 8.0]
+    other = LeaseGrantor(-100.0, L)
+    other.renew(9, 1.0, 4)
+    other.leave(0, None, 2.0)
+    assert other.wait_seconds(0, 2.0, 4) == 9.0, "whose lease it is, is not known"
+    other.renew(8, 2.0)
+    other.leave(1, 8, 2.0)
+    assert other.wait_seconds(1, 2.0, 4) == L, "an older build does not name its process"
+
+
 def test_the_shortest_lease_of_those_that_are_still_there() -> None:
     held = LeaseHolder()
     assert held.shortest_seconds(0.0) == float("inf")

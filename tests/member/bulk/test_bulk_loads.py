@@ -11,7 +11,9 @@ import pytest
 from stele.client import bulk as bulk_client
 from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
+from stele.core.formats import KEYSPACES
 from stele.core.kv.keyslot import partition_of
+from stele.core.kv.keyspaces import Catalog, Settings, Undeclared
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 from tests.member.harness.cluster import HASTY, Client, cluster, eventually, key_in
 
@@ -58,7 +60,7 @@ def load(members, name, wanted, **options):
 
 def dump(members, keyspace="default"):
     found = {}
-    for group in export_groups(members):
+    for group in export_groups(members, keyspace):
         for keys, values, _ in export(members, group, keyspace):
             found.update(zip(keys, values, strict=True))
     return found
@@ -73,6 +75,39 @@ async def sizes(made):
                 if index in made.rows[tablet["partition"]].replicas:
                     found.setdefault(tablet["partition"], set()).add((tablet["entries"], tablet["bytes"]))
     return found
+
+
+async def test_a_keyspace_with_partitions_of_its_own_is_loaded_there_and_read_back(tmp_path):
+    """Also after a restart of its members, and by clients of any member."""
+    async with loading(tmp_path) as (made, members):
+        group = await made.add_group("sessions", 3, replicas=3)
+        wanted = rows(300)
+        loader = Loader(members, "load-1", "sessions")
+        pieces = await asyncio.to_thread(
+            loader.send, "task", [(key, value, 0) for key, value in wanted.items()]
+        )
+        assert {partition for piece in pieces for partition in piece.partitions} == set(group)
+        result = await asyncio.to_thread(loader.finish, pieces)
+        assert (result.entries, result.tablets) == (300, 3)
+        assert await asyncio.to_thread(dump, members, "sessions") == wanted
+        assert await asyncio.to_thread(dump, members) == {}
+        await made.restart(0)
+        await made.served()
+        key, client = next(iter(wanted)), Client(made)
+        for index in made.members:
+            await client.call(index, b"SELECT", b"sessions")
+            assert await client.call(index, b"GET", key) == wanted[key]
+            assert await client.call(index, b"DBSIZE") == 300
+
+
+async def test_a_loader_that_does_not_know_the_partitions_of_a_keyspace_is_refused(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        loader = Loader(members, "load-1", "sessions")
+        pieces = await asyncio.to_thread(loader.send, "task", [(key, b"v", 0) for key in rows(100)])
+        await made.add_group("sessions", 1, replicas=2)
+        with pytest.raises(Refused, match="has no keys of sessions, they are in 8 to 8: upgrade the loader"):
+            await asyncio.to_thread(loader.finish, pieces)
+        assert await counted(made) == 0
 
 
 async def counted(made):
@@ -351,6 +386,18 @@ async def test_a_full_volume_takes_no_load_and_goes_on_serving(tmp_path):
             await asyncio.to_thread(load, members, "too-much", rows(100))
         assert await asyncio.to_thread(dump, members) == {}
         assert await Client(made).set(1, b"key", b"value")
+
+
+async def test_a_keyspace_that_clients_may_not_use_takes_no_load(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        made.catalog = Catalog(1, {"sessions": Settings()}, Undeclared.REFUSE)
+        made.features = KEYSPACES
+        await made.publish()
+        with pytest.raises(Refused, match="keyspace default is not declared: create a Keyspace"):
+            await asyncio.to_thread(load, members, "too-soon", rows(100))
+        assert await asyncio.to_thread(dump, members) == {}
+        await asyncio.to_thread(load, members, "declared", rows(100), keyspace="sessions")
+        assert await asyncio.to_thread(dump, members, "sessions") == rows(100)
 
 
 async def test_what_is_left_of_a_load_that_was_given_up_goes(tmp_path):

@@ -4,8 +4,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from stele.core.control import commands as m
+from stele.core.formats import KEYSPACES
+from stele.core.kv.keyspaces import Catalog, Settings
 from stele.member.control.state_lock import LOCK_SECONDS, StateLock
+from stele.member.storage import failpoints
 from tests.member.harness.single_member import SingleMember
 
 LOCK = m.LockState("c1", "Passive", 7, 3)
@@ -45,3 +50,38 @@ async def test_a_process_names_the_time_of_its_first_answer(made: SingleMember) 
     assert (await made.ask()).started_seconds == 103.5
     now[0] = 90.0
     assert (await made.ask()).started_seconds == 103.5
+
+
+async def test_a_catalog_is_on_the_volume_before_it_is_used(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a member that dies in between has it when it starts again, and says so."""
+    catalog = Catalog(3, {"sessions": Settings(ttl_seconds=60)})
+    made.format = KEYSPACES
+    seen: list[tuple[int, int]] = []
+
+    def hit(name: str) -> None:
+        if name == "keyspaces.saved":
+            seen.append((made.node.volume.load_table().catalog.version, used(made)))
+
+    def used(made: SingleMember) -> int:
+        return made.node.table.keyspaces.catalog.version
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    assert (await made.ask()).catalog_version == 0
+    assert (await made.ask(catalog=catalog)).catalog_version == 3
+    assert seen == [(3, 0)]
+    assert made.node.router.settings_of(b"sessions") == catalog.keyspaces["sessions"]
+    assert made.node.router.settings_of(b"default") == Settings()
+    assert (await made.ask(catalog=Catalog(2))).catalog_version == 3
+    await made.restart()
+    assert (await made.ask()).catalog_version == 3
+    assert made.node.router.settings_of(b"sessions") == catalog.keyspaces["sessions"]
+
+
+async def test_an_impossible_catalog_is_refused_and_changes_nothing(made: SingleMember) -> None:
+    made.format = KEYSPACES
+    for catalog in (Catalog(1, {"A": Settings()}), Catalog(1, {"a": Settings(ttl_seconds=-1)})):
+        with pytest.raises(AssertionError, match="BAD_REQUEST"):
+            await made.ask(catalog=catalog)
+    assert (await made.ask()).catalog_version == 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ class Load:
         self._clients = [Client(made) for _ in range(clients)]
         self._tasks = [asyncio.create_task(self._run(n, c)) for n, c in enumerate(self._clients)]
         self._stop = False
-        self.longest_seconds = 0.0
         self.done = 0
 
     async def _run(self, number: int, client: Client) -> None:
@@ -29,11 +27,9 @@ class Load:
         while not self._stop:
             turn += 1
             key = b"load-%d-%d" % (number, turn % 100)
-            began = time.monotonic()
             await client.set(self._members[turn % len(self._members)], key, b"%d" % turn)
             found = await client.call(self._members[(turn + 1) % len(self._members)], b"GET", key)
             assert found == client.acknowledged.get(key) or found in client.unknown.get(key, ())
-            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
             self.done += 1
 
     async def stop(self) -> list[str]:

@@ -198,7 +198,7 @@ async def test_services_hand_out_their_state_and_are_told_the_end(tmp_path: Path
         told = [("before", *taken), ("commit", *taken)] if commits else []
         await eventually(lambda: _story(tmp_path, 1), lambda found: found == told)
         if commits:
-            assert await made.digest(0, P, "@recorder") == await made.digest(1, P, "@recorder")
+            await made.same(P, 0, 1, keyspace="@recorder")
 
 
 async def _story(folder: Path, member: int) -> list[tuple[str, str, list[int], str]]:

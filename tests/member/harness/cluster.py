@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,9 +20,11 @@ import msgspec
 
 from e2e.bench.member_stage import free_ports
 from stele.core.control import commands as m
-from stele.core.formats import FIRST
+from stele.core.formats import FIRST, GROUPS, KEYSPACES
 from stele.core.kv.keyslot import partition_of
+from stele.core.kv.keyspaces import Catalog, Reads, Settings
 from stele.core.placement.migration import swapped
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Replicas
 from stele.wire import control as wire
 from tests.member.harness.clients import Client
@@ -66,7 +68,7 @@ class MemberProcess:
     source: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        resp, peer, admin, transfer, metrics, cluster = self.ports
+        resp, peer, admin, transfer, metrics, cluster, read = self.ports
         return {
             **os.environ,
             "STELE_DATA_DIR": str(self.folder),
@@ -75,6 +77,7 @@ class MemberProcess:
             "STELE_BIND": self.host,
             "STELE_RESP_PORT": str(resp),
             "STELE_CLUSTER_PORT": str(cluster),
+            "STELE_READ_PORT": str(read),
             "STELE_PEER_PORT": str(peer),
             "STELE_ADMIN_PORT": str(admin),
             "STELE_TRANSFER_PORT": str(transfer),
@@ -136,18 +139,21 @@ class Cluster:
         self.partitions = partitions
         self.replicas = replicas
         self.env = env
-        self.ports = free_ports(6)
+        self.ports = free_ports(7)
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
         self.settings: m.MemberSettings | None = None
         self.without_copy: tuple[int, ...] | None = None
         self.features = FIRST
+        self.catalog: Catalog | None = None
+        self.groups = NO_GROUPS
         self.source: Path | None = None
         self.orders: dict[int, m.Command] = {}
         self.state = "Active"
         self.lite: set[int] = set()
         self.may_stop: set[int] = set()
+        self.left: set[int] = set()
         self.list_version = 0
         self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
         self._ids = count(1)
@@ -195,7 +201,7 @@ class Cluster:
             epoch=self.epoch,
             recipient=self.members[index].uuid,
             self_index=index,
-            partitions=self.partitions,
+            partitions=self.groups.end(self.partitions),
             replicas=self.replicas,
             state=self.state,
             member_list_version=self.list_version,
@@ -207,6 +213,9 @@ class Cluster:
             may_stop=index in self.may_stop,
             settings=self.settings,
             without_copy=self.without_copy,
+            catalog=self.catalog,
+            groups=self.groups if self.groups.version else None,
+            groups_version=self.groups.version,
         )
         reply = await eventually(
             lambda: self.post(self.members[index], request), lambda made: made.code != "STARTING"
@@ -217,7 +226,9 @@ class Cluster:
 
     def dictionary(self) -> tuple[m.MemberInfo, ...]:
         return tuple(
-            m.MemberInfo(i, f"m{i}", p.uuid, p.host, i in self.lite) for i, p in self.members.items()
+            m.MemberInfo(i, f"m{i}", p.uuid, p.host, i in self.lite)
+            for i, p in self.members.items()
+            if i not in self.left
         )
 
     async def command(self, index: int, command: m.Command) -> m.Result:
@@ -269,6 +280,26 @@ class Cluster:
         for index in self.members if only is None else only:
             if self.members[index].process is not None:
                 await eventually(lambda i=index: self.exchange(i, rows=()), lambda reply: not reply.unserved)
+
+    async def declare(self, keyspaces: Mapping[str, str | Settings]) -> None:
+        """Publish a catalog of keyspaces with these settings; a text is their field `reads`."""
+        version = 1 if self.catalog is None else self.catalog.version + 1
+        made = {n: Settings(reads=Reads(s)) if isinstance(s, str) else s for n, s in keyspaces.items()}
+        self.catalog = Catalog(version, made)
+        self.features = max(self.features, KEYSPACES)
+        await self.publish()
+
+    async def add_group(self, keyspace: str, partitions: int, replicas: int) -> range:
+        """Add partitions of a keyspace to the table, tell every member, and wait until all are served."""
+        first = self.groups.end(self.partitions)
+        self.groups = self.groups.with_group(first, keyspace, partitions, replicas)
+        self.features = max(self.features, GROUPS)
+        await self.publish()
+        for partition in range(first, first + partitions):
+            self.store(partition, tuple((partition + n) % len(self.members) for n in range(replicas)))
+        await self.publish()
+        await self.served()
+        return range(first, first + partitions)
 
     # -- steps of the protocol
 
@@ -421,17 +452,18 @@ class Cluster:
         head = msgspec.json.decode(lines[0])
         return tuple(head["applied"]), tuple(map(tuple, map(msgspec.json.decode, lines[1:])))
 
+    async def same(self, partition: int, *members: int, keyspace: str = "default") -> None:
+        """These members' copies hold the same, once what the owner logged has reached them."""
+
+        async def digests() -> list[tuple[object, ...]]:
+            return [await self.digest(index, partition, keyspace) for index in members]
+
+        await eventually(digests, lambda found: all(each == found[0] for each in found))
+
     async def same_everywhere(self) -> None:
         """Every replica of every row holds the same, once commits have travelled."""
         for partition, row in self.rows.items():
-            named = [r for r in row.replicas if r is not None]
-            if len(named) < 2:
-                continue
-
-            async def digests(p: int = partition, members: list[int] = named) -> list[tuple[object, ...]]:
-                return [await self.digest(i, p) for i in members]
-
-            await eventually(digests, lambda found: all(each == found[0] for each in found))
+            await self.same(partition, *(each for each in row.replicas if each is not None))
 
     async def close(self) -> None:
         await asyncio.gather(*(client.close() for client in self.clients))

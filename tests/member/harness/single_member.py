@@ -11,6 +11,7 @@ from crc32c import crc32c
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.control import commands as m
 from stele.core.kv.keyslot import partition_of
+from stele.core.kv.keyspaces import Catalog
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
@@ -51,6 +52,7 @@ class SingleMember:
         self.engine = MemoryEngine()
         self.rows = {p: m.Row(p, 1, (OTHER, THIRD)) for p in (P, 1)}
         self.failures: list[str] = []
+        self.format = 1
 
     async def start(self) -> None:
         volume = Volume(self.folder)
@@ -88,9 +90,17 @@ class SingleMember:
 
     # -- the master
 
-    async def ask(self, *commands: m.Command, rows: tuple[m.Row, ...] = ()) -> m.ExchangeReply:
+    async def ask(
+        self,
+        *commands: m.Command,
+        rows: tuple[m.Row, ...] = (),
+        catalog: Catalog | None = None,
+        clear: m.ClearKeyspaces | None = None,
+        known: int = 0,
+        over_quota: tuple[str, ...] | None = None,
+    ) -> m.ExchangeReply:
         request = m.ExchangeRequest(
-            format=1,
+            format=self.format,
             cluster=CLUSTER,
             epoch=1,
             recipient="uuid-0",
@@ -101,6 +111,10 @@ class SingleMember:
             members=(m.MemberInfo(ME, "m0", "uuid-0", "127.0.0.1"),),
             rows=rows,
             commands=commands,
+            catalog=catalog,
+            clear=clear,
+            known=known,
+            over_quota=over_quota,
         )
         reply = await self.exchange.handle(request)
         assert reply.code == "OK", reply

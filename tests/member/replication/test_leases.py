@@ -42,6 +42,28 @@ async def test_fence_waits_for_the_lease_of_an_owner_that_may_live(two: Cluster)
     assert (await two.exchange(1, dead)).results[0].code == "OK"
 
 
+async def test_the_end_of_a_process_says_nothing_about_the_leases_of_the_next_one(two: Cluster) -> None:
+    """The master saw the end of the owner's first process, and not that another one serves by now."""
+    partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
+    key = key_in(partition, two.partitions)
+    await two.restart(0)
+    await asyncio.sleep(0.6)
+    assert await Client(two).set(0, key, b"1"), "the second process holds a lease"
+    term = two.version(partition) + 2
+    first = m.Fence(partition, term, True, dead_incarnation=1)
+    assert (await two.exchange(1, first)).results[0].code == "WAIT"
+    both = m.Fence(partition, term, True, dead_incarnation=2)
+    assert (await two.exchange(1, both)).results[0].code == "OK"
+
+
+async def test_a_restarted_member_does_not_know_which_process_it_granted_leases_to(two: Cluster) -> None:
+    partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
+    await two.restart(1)
+    fence = m.Fence(partition, two.version(partition) + 2, True, dead_incarnation=1)
+    assert (await two.exchange(1, fence)).results[0].code == "WAIT"
+    await two.order(1, fence)
+
+
 @pytest.mark.parametrize("quiet_seconds", [0.0, 0.5], ids=["", "with nothing left to send"])
 async def test_a_fenced_owner_answers_nothing_until_a_row_of_that_version(
     two: Cluster, quiet_seconds: float

@@ -38,7 +38,7 @@ async def backup(made: SingleMember, *terms: int, commit: int = 0) -> None:
 
 
 class Who:
-    cluster, uuid, me, formats = "cluster", "uuid-0", ME, SPOKEN
+    cluster, uuid, incarnation, me, formats = "cluster", "uuid-0", 1, ME, SPOKEN
 
     def uuid_of(self, member: int) -> str | None:
         return {OTHER: "uuid-1"}.get(member)

@@ -14,6 +14,7 @@ from stele.core.tablet.owner import LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
 from stele.member.replication.delayed_replies import Counters
+from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
 from stele.member.replication.write_rate import WriteRate
@@ -241,9 +242,15 @@ class Stub:
 
     me = 0
     rows = (Partition(1, (0, 1)),)
+    keyspaces = Keyspaces()
+    read = available_since = None
+    clearing = 0
+    locks = None
+    unlocked = False
 
     def __init__(self) -> None:
         self.has_room = False
+        self.row_of = self.rows.__getitem__
         self.ran: list[Request] = []
         self.counters = Counters()
         self.links: dict[int, Any] = {}
@@ -254,7 +261,10 @@ class Stub:
         self.turn_budget = TurnBudget(asyncio.get_running_loop().call_soon)
         member = cast("Any", self)
         self.table = member
-        self.store = RequestRouter(member, self.links, member, member, member)
+        self.store = RequestRouter(member, self.links, *[member] * 7)
+
+    def answer(self, *_: object) -> None:
+        """Neither applied data nor a near cache answers."""
 
     def run(self, replica: object, request: Request) -> None:
         self.ran.append(request)
@@ -278,7 +288,7 @@ async def test_requests_wait_while_too_much_is_uncommitted_and_then_run_in_order
     made.store.drain(0)
     assert [await task for task in tasks] == [["ran"]] * 5
     assert [request.commands[0][2] for request in made.ran] == [b"0", b"1", b"2", b"3", b"4"]
-    assert (made.store._queued, made.store._queued_bytes) == (0, 0)
+    assert (made.store._waiting.requests, made.store._waiting.bytes) == (0, 0)
 
 
 WAITING_BYTES = 1285
@@ -301,7 +311,7 @@ async def test_a_full_queue_answers_at_once_that_nothing_was_done(
     for task in waiting:
         with pytest.raises(Unavailable, match="nothing was done"):
             await task
-    assert (made.store._queued, made.store._queued_bytes) == (0, 0)
+    assert (made.store._waiting.requests, made.store._waiting.bytes) == (0, 0)
     await asked(made.store, b"SET", b"k", b"v")
     made.has_room = True
     made.store.drain(0)
@@ -312,12 +322,11 @@ async def test_what_may_be_repeated_goes_again_and_is_not_said_to_be_undone() ->
     once = await asked(made.store, ONCE, b"c", b"1", b"INCR", b"k")
     plain = await asked(made.store, b"INCR", b"k")
     read = await asked(made.store, b"GET", b"k")
-    requests = list(made.store._waiting.pop(0))
-    made.store._queued = made.store._queued_bytes = 0
+    requests = list(made.store._waiting.take_all())
     made.store.lost(requests)
     with pytest.raises(Uncertain):
         await plain
-    assert [request.commands[0][0] for request in made.store._waiting[0]] == [ONCE, b"GET"]
+    assert [request.commands[0][0] for request in made.store._waiting.queues[0]] == [ONCE, b"GET"]
     made.store.expire(1e12)
     with pytest.raises(Uncertain):
         await once

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from stele.core.table.groups import NO_GROUPS
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
+from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.request import Request, RequestKind
+from stele.member.replication.routes import Routes
 from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.server import RespServer, start_resp_server
 from stele.member.serving.router import RequestRouter
@@ -162,13 +165,26 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     loop = asyncio.get_running_loop()
     turn_budget = SimpleNamespace(fits=lambda entries: True, spend=lambda *_: None, later=lambda *_: None)
     serving: Any = SimpleNamespace(
-        has_room=True, turn_budget=turn_budget, counters=SimpleNamespace(errors=0, forwarded=0)
+        read=None,
+        available_since=None,
+        has_room=True,
+        turn_budget=turn_budget,
+        counters=SimpleNamespace(errors=0, forwarded=0),
     )
-    replica = SimpleNamespace(owner=SimpleNamespace(serving=False), loads={}, loading=False, partition=0)
+    replica = SimpleNamespace(
+        owner=SimpleNamespace(serving=False),
+        clearing=False,
+        loads={},
+        loading=False,
+        partition=0,
+        locks=None,
+        unlocked=False,
+    )
     row = SimpleNamespace(owner=0, version=1, replicas=(0,))
-    table: Any = SimpleNamespace(me=0, rows=[row])
+    table: Any = SimpleNamespace(me=0, rows=[row], row_of=lambda partition: row, keyspaces=Keyspaces())
+    table.routes = Routes(NO_GROUPS, 1)
     tablets: Any = SimpleNamespace(replicas={0: replica}, table=table)
-    store = RequestRouter(tablets, {}, serving, serving, serving)
+    store = RequestRouter(tablets, {}, *[serving] * 7)
     older, newer = (Request(RequestKind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
     older.order, newer.order = 1, 2
     older.deadline = newer.deadline = loop.time() + 1
@@ -185,8 +201,8 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     replica.owner.serving = True
     store.drain(0)
     assert isinstance(newer.future.exception(), Corrupt)
-    assert list(store._waiting[0]) == [older]
-    assert store._queued == 1
+    assert list(store._waiting.queues[0]) == [older]
+    assert store._waiting.requests == 1
 
 
 async def test_commands_about_the_member_leave_turns_to_others(place: tuple[RespServer, Wire, Wire]) -> None:

@@ -8,7 +8,6 @@ import redis.asyncio
 
 from stele.core.kv.cluster_map import node_id
 from stele.core.kv.keyslot import partition_of, slot_of
-from stele.member.resp.server import start_resp_server
 from stele.wire.resp import encode_request
 from tests.fakes.key_value_service import FakeKeyValueService
 
@@ -18,14 +17,6 @@ PARTITIONS = 8
 @pytest.fixture
 def store():
     return FakeKeyValueService(PARTITIONS)
-
-
-@pytest.fixture
-async def server(store):
-    server = await start_resp_server(store, "127.0.0.1", 0)
-    await server.listen_cluster("127.0.0.1", 0)
-    yield server
-    await server.close()
 
 
 @pytest.fixture
@@ -146,10 +137,16 @@ async def test_the_empty_key_is_scanned_by_its_owner_alone(server, store, client
     assert [key async for key in client.scan_iter()] == []
 
 
+async def test_a_scan_of_one_key_at_a_time_goes_on_after_the_empty_key(server, store, client):
+    await client.set(b"", b"v")
+    await client.set(b"k", b"v")
+    assert [key async for key in client.scan_iter(count=1)] == [b"", b"k"]
+
+
 async def test_without_a_table_a_client_is_told_to_come_again(server, store):
-    store._partitions = 0
+    store.partitions = 0
     (line,) = await talk(server.cluster_port, (b"CLUSTER", b"SLOTS"))
-    assert line.startswith(b"-LOADING ")
+    assert line.startswith(b"-CLUSTERDOWN ")
 
 
 async def test_the_other_port_has_no_cluster(server):
@@ -183,10 +180,13 @@ async def test_info_has_the_sections_of_redis(server, client, protocol):
         assert await plain.info("nosuch") == {}
 
 
-async def test_a_wrong_subcommand_is_refused_with_the_right_ones(server):
+async def test_a_wrong_subcommand_is_refused_and_help_has_the_right_ones(server, client):
+    assert (await client.execute_command("CLUSTER HELP"))[1:-2] == [
+        *(b"INFO", b"KEYSLOT", b"MYID", b"NODES", b"SHARDS", b"SLOTS")
+    ]
     lines = await talk(
         server.cluster_port, (b"CLUSTER", b"FORGET", b"x"), (b"CLUSTER", b"KEYSLOT"), (b"CLUSTER",)
     )
-    assert lines[0].endswith(b"expected INFO, KEYSLOT, MYID, NODES, SHARDS, SLOTS")
+    assert lines[0] == b"-ERR unknown subcommand 'FORGET'. Try CLUSTER HELP."
     assert b"wrong number of arguments for 'cluster|keyslot'" in lines[1]
     assert b"wrong number of arguments for 'cluster'" in lines[2]

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from stele.member.resp.server import RespServer, RespServerLimits, start_resp_server
+from stele.member.resp.limits import RespServerLimits
+from stele.member.resp.server import RespServer, start_resp_server
 from stele.wire.resp import encode_request
 from tests.fakes.key_value_service import FakeKeyValueService
 
@@ -77,6 +79,18 @@ async def test_an_idle_client_and_one_that_leaves_hold_nothing_up(server: RespSe
     await closed(server, 0.4)
     for _, writer in idle[10:]:
         writer.close()
+
+
+async def test_clients_that_reset_their_connections_hold_nothing_up(server: RespServer) -> None:
+    """The kernel knows of the reset before asyncio does."""
+    clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    for client in clients:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    server.stop()
+    assert not server.busy()
+    await closed(server, 0.4)
 
 
 async def test_a_client_that_reads_nothing_is_cut_off_and_counted(

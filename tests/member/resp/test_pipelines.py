@@ -16,8 +16,9 @@ import hypothesis.strategies as st
 from stele.core.control import commands as m
 from stele.core.kv.commands import VALUE_BYTES_MAX, Delete, Failure, Put, Reply, Stored, evaluate
 from stele.member import limits
+from stele.member.resp.limits import RespServerLimits
 from stele.member.resp.multi_key import MANY_KEYS
-from stele.member.resp.server import RespServer, RespServerLimits, start_resp_server
+from stele.member.resp.server import RespServer, start_resp_server
 from stele.wire import peer
 from stele.wire.frames import FrameDecoder, encode_frame
 from stele.wire.resp import Request, encode_reply, encode_request

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import socket
 import subprocess
+import time
 
 import pytest
 import redis
@@ -11,9 +12,10 @@ import redis.asyncio
 
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable, Uncertain
-from stele.member.resp import server as server_module
+from stele.member.resp import failures
+from stele.member.resp.limits import RespServerLimits
 from stele.member.resp.rate_limited_log import RateLimitedLog
-from stele.member.resp.server import RespServerLimits, start_resp_server
+from stele.member.resp.server import start_resp_server
 from stele.wire.resp import encode_request
 from tests.fakes.key_value_service import FakeKeyValueService
 
@@ -70,6 +72,46 @@ async def test_redis_py_asyncio(server, protocol):
         assert (await client.info())["stele_partitions"] == 271
 
 
+async def test_client_list_names_the_connections_that_are_asked_for(server, client):
+    async with redis.asyncio.Redis(port=server.port) as other:
+        mine, others = await client.client_id(), await other.client_id()
+        assert [line["id"] for line in await client.client_list(client_id=[mine])] == [str(mine)]
+        assert len(await client.client_list(client_id=[mine, others, 999])) == 2
+        assert len(await client.client_list()) == 2
+    for wrong in ("ID", "TYPE normal", "ID x"):
+        with pytest.raises(redis.ResponseError):
+            await client.execute_command("CLIENT", "LIST", *wrong.split())
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("requests", "replies"),
+    [
+        ("CLIENT REPLY OFF|PING|SET k v|GET k|MGET k k|CLIENT REPLY ON|GET k", b"+OK $1 v"),
+        ("CLIENT REPLY SKIP|PING|GET k|CLIENT REPLY SKIP|CLIENT REPLY ON|PING", b"$-1 +OK +PONG"),
+        ("CLIENT REPLY OFF|CLIENT REPLY SKIP|PING|PING|CLIENT REPLY ON", b"+OK"),
+        ("WATCH k|SET k v|MULTI|CLIENT REPLY SKIP|DISCARD|CLIENT REPLY SKIP|EXEC|PING", None),
+        ("CLIENT REPLY OFF|NOSUCH|RESET|PING", b"+RESET +PONG"),
+        ("CLIENT REPLY OFF|HELLO 3|SUBSCRIBE c|CLIENT REPLY ON", b">3 $9 subscribe $1 c :1 +OK"),
+    ],
+)
+async def test_replies_are_withheld_while_the_client_wants_none(server, requests, replies, together):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for request in requests.split("|"):
+        writer.write(encode_request([word.encode() for word in request.split()]))
+        if not together:
+            await asyncio.sleep(0.02)
+    writer.write(b"ECHO end\r\n")
+    found = await asyncio.wait_for(reader.readuntil(b"end\r\n"), 5)
+    assert replies is None or b" ".join(found.split()[:-2]) == replies
+    writer.close()
+
+
+async def test_time_is_that_of_the_member(client):
+    seconds, microseconds = await client.time()
+    assert abs(seconds + microseconds / 1e6 - time.time()) < 60
+
+
 async def test_redis_py_sync(server):
     def use():
         with redis.Redis(host="127.0.0.1", port=server.port, decode_responses=True) as client:
@@ -102,8 +144,8 @@ async def test_redis_cli(server, flag):
     assert await run(*cli, "MGET", "k", "none") == (0, "v\n\n")
     _, text = await run(*cli, "KEYS", "*")
     assert text.startswith("ERR KEYS is not supported")
-    _, text = await run(*cli, "FLUSHALL")
-    assert text.startswith("ERR unknown command 'FLUSHALL'; supported are APPEND, ")
+    _, text = await run(*cli, "LPUSH", "list", "v")
+    assert text.startswith("ERR unknown command 'LPUSH', with args beginning with: 'list' 'v'")
     assert await run(*cli, "--scan", "--pattern", "k*") == (0, "k\n")
 
 
@@ -168,7 +210,7 @@ async def test_a_bad_keyspace_is_refused(client, wrong):
         (("CLIENT", "SETNAME", "a b"), "Client names cannot contain spaces"),
         (("COMMAND", "WAT"), "unknown subcommand"),
         (("SET", "k", "v", "WAT"), "syntax error"),
-        (("LPUSH", "k", "v"), "unknown command 'LPUSH'; supported are"),
+        (("LPUSH", "k", "v"), "unknown command 'LPUSH', with args beginning with: 'k' 'v'"),
     ],
 )
 async def test_wrong_use_is_answered_and_the_connection_goes_on(client, args, error):
@@ -236,7 +278,7 @@ async def test_errors_of_the_store_are_replies(client, store):
 
 async def test_a_defect_is_logged_once_a_minute(client, store, caplog, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(server_module, "_defects", RateLimitedLog(60.0, lambda: now[0]))
+    monkeypatch.setattr(failures, "_defects", RateLimitedLog(60.0, lambda: now[0]))
     store.failures = [LookupError("a defect") for _ in range(4)]
     for _ in range(3):
         with pytest.raises(redis.ResponseError, match="internal error LookupError"):

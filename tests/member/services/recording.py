@@ -68,6 +68,18 @@ class Boxes(Recorder):
         return {b"of": namespace.encode()}
 
 
+class Moves(Recorder):
+    """Takes the entries of clients that come and go."""
+
+    def entries_moved(self, partition, keyspace, keys, arrived):
+        text = sorted(key.decode() for key in keys)
+        self.note("arrived" if arrived else "departed", partition=partition, keyspace=keyspace, keys=text)
+
+    def entries_expired(self, partition, keyspace, keys):
+        text = sorted(key.decode() for key in keys)
+        self.note("expired", partition=partition, keyspace=keyspace, keys=text)
+
+
 class Broken:
     def __init__(self):
         raise RuntimeError("cannot be made")

@@ -50,4 +50,4 @@ async def test_limits_move_with_their_partition(tmp_path: Path, installed: dict[
 
         await made.move_owner(P, 0)
         assert (await answered(made, 0, take)).startswith("WAIT 5")
-        assert (await made.digest(0, P, "@quota")) == (await made.digest(1, P, "@quota"))
+        await made.same(P, 0, 1, keyspace="@quota")

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from stele.core.control import commands as m
+from stele.core.formats import SPOKEN
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 from tests.member.services.recording import heard, install, story
 
@@ -53,7 +55,7 @@ async def test_the_state_of_a_service_moves_with_the_owner(made: Cluster, tmp_pa
     assert not commit["serves"], "nothing is asked of a service before it took over"
     assert {each["id"] for each in heard(tmp_path, 0, P) + heard(tmp_path, 2, P)} == {id}
     assert story(tmp_path, 1, P) == []
-    assert await made.digest(1, P, "@recorder") == await made.digest(2, P, "@recorder")
+    await made.same(P, 1, 2, keyspace="@recorder")
 
 
 async def test_every_type_is_told_to_every_member_whose_index_changes(tmp_path: Path) -> None:
@@ -250,3 +252,42 @@ async def test_after_many_migrations_each_begin_has_one_end(tmp_path: Path) -> N
             if told:
                 known = told[-1]["indexes"][1 if told[-1]["what"] == "commit" else 0]
                 assert known == (row.index(member) if member in row else -1)
+
+
+async def test_entries_that_come_and_go_are_told_to_services_that_want_to_know(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, partitions=4, **install(tmp_path, moves="Moves")) as made:
+        made.features = SPOKEN.most
+        await made.publish()
+        key = key_in(P, 4).decode()
+        async with redis.asyncio.Redis(host=made.members[0].host, port=made.ports[0]) as client:
+            await client.set(key, 1)
+        for member in made.members.values():
+            await member.start_transfer()
+        await made.move_owner(P, 2)
+
+        async def moves(member: int) -> list[list[object]]:
+            lines = (each for each in heard(tmp_path, member, P) if "keyspace" in each)
+            return [[each["what"], each["keyspace"], each["keys"]] for each in lines]
+
+        await eventually(lambda: moves(2), lambda found: found == [["arrived", "default", [key]]])
+        await eventually(lambda: moves(0), lambda found: found == [["departed", "default", [key]]])
+        assert await moves(1) == []
+
+
+async def test_services_are_informed_of_expired_entries_at_the_owner_alone(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, partitions=4, **install(tmp_path, moves="Moves")) as made:
+        keys = sorted(key_in(P, 4, number) for number in range(3))
+        async with redis.asyncio.Redis(host=made.members[1].host, port=made.ports[0]) as client:
+            for key in keys[:2]:
+                await client.set(key, 1, px=50)
+            await client.set(keys[2], 1)
+
+        async def expired() -> list[object]:
+            found = (each for each in heard(tmp_path, 0, P) if each["what"] == "expired")
+            return sorted(key for each in found for key in each["keys"])
+
+        gone = sorted(key.decode() for key in keys[:2])
+        await eventually(expired, lambda found: found == gone)
+        await asyncio.sleep(1.5)
+        assert await expired() == gone, "once each"
+        assert not [each for each in heard(tmp_path, 1, P) if each["what"] == "expired"]

@@ -48,7 +48,8 @@ def test_what_is_written_again_in_the_meantime_stays(quiet: QuietCluster) -> Non
     async def write_around() -> "list[asyncio.Future[object]]":
         before = owner.send(b"SET", b"gone0", b"new")
         node = owner.node
-        expiry = Expiry(node.tablets, node.command_executor, node.delayed_replies, node.gate)
+        removed = node.expired_entries.removed
+        expiry = Expiry(node.tablets, node.command_executor, node.delayed_replies, node.gate, removed)
         assert expiry.run_once() == 1
         return [before, owner.send(b"SET", b"gone1", b"new")]
 

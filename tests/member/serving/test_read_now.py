@@ -43,9 +43,9 @@ async def _refused(node, owner, read) -> None:  # type: ignore[no-untyped-def]
     owner.frozen = "migration"
     assert read() is None, "frozen for a hand-over"
     owner.frozen = ""
-    node.router._waiting[HOME] = None
+    node.router._waiting.queues[HOME] = None
     assert read() is None, "others wait for an owner"
-    node.router._waiting.clear()
+    node.router._waiting.queues.clear()
     node.replicas[HOME].owner = None
     assert read() is None, "not the owner"
     node.replicas[HOME].owner = owner

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stele.core.formats import CLEARS
 from tests.member.harness.clients import RespError
 from tests.member.harness.cluster import Client, Cluster, eventually
 
@@ -17,6 +18,21 @@ async def test_every_member_answers_for_every_key(three: Cluster) -> None:
     for member in (0, 1, 2):
         await client.check(member)
     assert await client.call(1, b"DBSIZE") == 60
+    await three.same_everywhere()
+
+
+async def test_a_keyspace_is_cleared_through_any_member(three: Cluster) -> None:
+    three.features = CLEARS
+    await three.publish()
+    client, after = Client(three), Client(three)
+    await write_some(client, [0, 1, 2], 60)
+    assert await client.call(1, b"FLUSHDB") == b"OK"
+    assert [await client.call(member, b"DBSIZE") for member in (0, 1, 2)] == [0, 0, 0]
+    await write_some(after, [2, 1, 0], 20)
+    assert await client.call(0, b"FLUSHALL", b"ASYNC") == b"OK"
+    assert await client.call(2, b"DBSIZE") == 0
+    await write_some(after, [1], 5)
+    assert await client.call(2, b"DBSIZE") == 5
     await three.same_everywhere()
 
 

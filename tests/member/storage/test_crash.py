@@ -10,7 +10,7 @@ import pytest
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.errors import Corrupt
 from stele.member.replication.gc import kept_generations
-from stele.member.replication.tablet_store import log_range
+from stele.member.replication.stored_log import log_range
 from stele.member.storage.failpoints import EXIT_CODE, POINTS
 from stele.member.storage.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire.storage import keys
@@ -51,6 +51,7 @@ AT_START: dict[str, Step] = {
     "start.rolled_back": steps.interrupted_copy,
 }
 ELSEWHERE = {"start.swept", "aside.reason", "aside.moved", "load.prepared", "load.ingested"}
+ELSEWHERE |= {"write.cleared", "keyspaces.saved", "transaction.prepared", "transaction.decided"}
 """Tests of their own pass these."""
 
 
@@ -238,7 +239,7 @@ def generations(engine: RocksEngine, partition: int) -> set[int]:
 
 
 async def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
-    env = MemberProcess(0, "127.0.0.2", tmp_path, [1, 2, 3, 4, 5, 6]).environment()
+    env = MemberProcess(0, "127.0.0.2", tmp_path, list(range(1, 8))).environment()
     for value, problem in (
         ("nowhere", "it must be one of file.aside, "),
         ("write.logged:0", "from 1 to 10^9"),

@@ -284,7 +284,7 @@ async def test_a_read_only_volume_is_refused_in_a_sentence(volume: Path, tmp_pat
     ready = await made_once(volume)
     with mounted(tmp_path / "m0", "64m"):
         shutil.copytree(ready, tmp_path / "m0", dirs_exist_ok=True)
-        make_read_only(tmp_path / "m0")
+        remount(tmp_path / "m0", "ro")
         code, text = await start_alone(tmp_path)
         assert code == 1
         assert "Read-only file system" in text
@@ -293,17 +293,20 @@ async def test_a_read_only_volume_is_refused_in_a_sentence(volume: Path, tmp_pat
 
 @contextmanager
 def mounted(folder: Path, size: str) -> Iterator[None]:
-    """A file system of its own, in memory."""
+    """A file system of its own, in memory; tests are skipped where none can be mounted."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     try:
         yield
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def make_read_only(folder: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+def remount(folder: Path, option: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{option}", str(folder)], check=True)
 
 
 async def test_a_full_volume_of_a_backup_refuses_writes_at_its_owner(tmp_path: Path) -> None:

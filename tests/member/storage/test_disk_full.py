@@ -249,7 +249,7 @@ async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path) -> None
             # What comes before the member noticed waits, and may still be done.
             await asyncio.sleep(LOOK_SECONDS)
             refused = await attempt(client)
-            assert refused.startswith("NO_SPACE the volume of this partition's owner is full")
+            assert refused.startswith("NO_SPACE the volume of member 0, which owns this partition, is full")
             assert await client.call(0, b"GET", b"before") == b"v"
             ballast.unlink()
             assert await eventually(lambda: attempt(client), lambda text: text == "OK")

@@ -27,9 +27,9 @@ class Recorder(MemoryEngine):
         self.lookups += 1
         return super().get(key)
 
-    def write_data(self, changes):
+    def write_data(self, changes, drops=()):
         self.writes.append(dict(changes))
-        super().write_data(changes)
+        super().write_data(changes, drops)
 
 
 def test_reads_see_what_waits_and_what_was_dropped() -> None:

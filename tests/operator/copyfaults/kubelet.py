@@ -12,6 +12,7 @@ from stele.adapters.kubernetes.api import PODS, Api, NotFound
 from tests.operator.copyfaults.fake_spark import MODULE
 from tests.operator.copyfaults.wire import Wire
 from tests.operator.real_kubelet import COMMANDS, RealKubelet
+from tests.worker import networks
 
 ROOT = Path(__file__).parents[3]
 COPIER = "demo-copier"
@@ -25,6 +26,7 @@ SOON = (
 )
 
 Process = asyncio.subprocess.Process
+_inner_networks = networks(79)
 
 
 class FaultKubelet(RealKubelet):
@@ -35,6 +37,7 @@ class FaultKubelet(RealKubelet):
     def __init__(self, api: Api, namespace: str, directory: Path, wire: Wire) -> None:
         super().__init__(api, namespace, directory)
         self._wire = wire
+        self._inner_network = next(_inner_networks)
         self._copier: Process | None = None
         self._copier_uid = ""
         self._addresses_used = itertools.count(200)
@@ -56,7 +59,7 @@ class FaultKubelet(RealKubelet):
         return own | {"STELE_BIND": self._inner(name)} if container["name"] == "transfer" else own
 
     def _inner(self, name: str) -> str:
-        return self.addresses[name].replace("127.78.", "127.79.")
+        return self.addresses[name].replace(self._network, self._inner_network)
 
     async def kill(self, name: str, back_after_seconds: float, container: str = "member") -> None:
         """See RealKubelet."""
@@ -92,7 +95,7 @@ class FaultKubelet(RealKubelet):
 
     async def start_copier(self) -> None:
         """Start the container of the pod that is there, at an address of its own as a new pod has."""
-        address = f"127.78.{self._network}.{next(self._addresses_used)}"
+        address = f"{self._network}.{next(self._addresses_used)}"
         env = {
             "POD_IP": address,
             "POD_NAME": COPIER,

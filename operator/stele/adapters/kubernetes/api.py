@@ -86,6 +86,7 @@ LEASES = Kind("coordination.k8s.io/v1", "leases", "Lease")
 CLUSTERS = Kind("stele.dev/v1alpha1", "tabletclusters", "TabletCluster")
 MEMBERS = Kind("stele.dev/v1alpha1", "tabletmembers", "TabletMember")
 REBALANCES = Kind("stele.dev/v1alpha1", "tabletrebalances", "TabletRebalance")
+KEYSPACES = Kind("stele.dev/v1alpha1", "keyspaces", "Keyspace")
 
 
 class Login(Protocol):

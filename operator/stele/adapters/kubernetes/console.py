@@ -5,7 +5,7 @@ of members, and create and patch the objects that commands change.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -202,9 +202,9 @@ class Console:
             text = f'"{cluster}" has no partition table yet: no operator has taken it over; check the logs'
             raise NotFound(text) from None
         rows: list[Partition] = []
-        for number in range(shard_count(head.partitions)):
+        for number in range(shard_count(head.rows)):
             data = await self._config_map(f"{cluster}-table-{number}")
-            rows += decode_shard(data, number, head.partitions).rows
+            rows += decode_shard(data, number, head.rows).rows
         return Table(head, tuple(rows))
 
     async def ask_member(self, method: str, member: str, path: str, **query: str) -> Object:
@@ -223,6 +223,16 @@ class Console:
         if isinstance(answer, dict) and answer.get("kind") == "Status":
             raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
         raise _answered(member, status, answer if isinstance(answer, dict) else {}, text.strip()[:200])
+
+    async def stream_member(self, member: str, path: str) -> AsyncGenerator[bytes]:
+        """Iterate the body of a member's response, however large.
+
+        Raises NotFound, Refused or BadInput with its error, and Unavailable when it ends early.
+        """
+        place = self.namespace, f"{quote(member, safe='')}:{ADMIN_PORT}"
+        async with self._api.through_pod("GET", place, path, None, {}) as answer:
+            async for chunk in answer.content.iter_any():
+                yield chunk
 
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
         """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""

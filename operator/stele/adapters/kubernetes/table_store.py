@@ -2,7 +2,8 @@
 
 `take_over` writes the new epoch into the head and into *every* shard, so that each late write of an earlier
 master fails on its resourceVersion. Shards are created before the head: a head without one of its shards is
-damage, while shards without a head are an unfinished creation.
+damage, while shards without a head are an unfinished creation, and rows behind those of the head an
+unfinished extension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from stele.model.ownership import NameLeaves, NameTaken, belongs_to, leaves
 from stele.wire.configmap import (
     Head,
     decode_head,
+    decode_rows,
     decode_shard,
     encode_head,
     encode_shard,
@@ -39,7 +41,7 @@ class TableSnapshot:
 def table_snapshot(head: Head, rows: Sequence[Partition]) -> TableSnapshot:
     """Build a snapshot. Raises Corrupt when the rows contradict the dictionary of the head."""
     members = MappingProxyType({member.index: member for member in head.members})
-    table = PartitionTable(tuple(rows), members)
+    table = PartitionTable(tuple(rows), members, head.groups)
     check_invariants(table)
     return TableSnapshot(head, table)
 
@@ -124,8 +126,8 @@ class KubernetesTableStore:
         head = replace(head, epoch=self._epoch)
         await self.write_head(head)
         rows: list[Partition] = []
-        for number in range(shard_count(head.partitions)):
-            rows += await self._raise_shard(number, head.partitions)
+        for number in range(shard_count(head.rows)):
+            rows += await self._raise_shard(number, head.rows)
         return table_snapshot(head, rows)
 
     async def _raise_shard(self, number: int, partitions: int) -> Sequence[Partition]:
@@ -176,7 +178,7 @@ class KubernetesTableStore:
         """Create a shard. Raises Conflict when another process creates or changes it meanwhile."""
         rows = [EMPTY] * len(shard_range(number, partitions))
         if self._name(number) in self._versions:
-            await self.write_shard(number, rows)
+            await self._put_shard(number, rows)
         else:
             await self._make(self._name(number), encode_shard(self._epoch, number, rows))
 
@@ -188,6 +190,29 @@ class KubernetesTableStore:
         await self._put(self._name(), encode_head(head))
 
     async def write_shard(self, number: int, rows: Sequence[Partition]) -> None:
+        """Write a shard, also one that the table does not have yet."""
+        if self._name(number) not in self._versions and await self._is_new(number):
+            await self._make(self._name(number), encode_shard(self._epoch, number, rows))
+        else:
+            await self._put_shard(number, rows)
+
+    async def _is_new(self, number: int) -> bool:
+        """Return whether there is no such shard. One that an extension has left is taken over.
+
+        Raises Corrupt when it has rows, Conflict when a later master made it.
+        """
+        stored = await self._find(number)
+        if stored is None:
+            return True
+        shard = decode_rows(stored.get("data") or {}, number)
+        if shard.epoch > self._epoch:
+            raise Conflict(f"{self._name(number)} has epoch {shard.epoch}, above ours, {self._epoch}")
+        if any(row.version for row in shard.rows):
+            raise Corrupt(f"ConfigMap {self._name(number)} has rows that {self._name()} lacks: restore that")
+        self._versions[self._name(number)] = stored["metadata"]["resourceVersion"]
+        return False
+
+    async def _put_shard(self, number: int, rows: Sequence[Partition]) -> None:
         await self._put(self._name(number), encode_shard(self._epoch, number, rows))
 
     async def _put(self, name: str, data: dict[str, str]) -> None:

@@ -103,9 +103,13 @@ class MemoryEngine:
         keys = self._data.between(begin, end)
         return keys[-1] if keys else None
 
-    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def write_data(
+        self, changes: Sequence[tuple[bytes, bytes | None]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         with self._writing:
             self._check_open()
+            for begin, end in drops:
+                self._data.drop(begin, end)
             for key, value in changes:
                 if value is None:
                     self._data.delete(key)

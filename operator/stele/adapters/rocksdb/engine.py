@@ -130,8 +130,12 @@ class RocksEngine:
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
         return _last_key(_walk(self._data), begin, end)
 
-    def write_data(self, changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def write_data(
+        self, changes: Sequence[tuple[bytes, bytes | None]], drops: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         batch = self._batch(self._data_handle)
+        for begin, end in drops:
+            batch.delete_range(begin, end, self._data_handle)
         for key, value in changes:
             if value is None:
                 del batch[key]

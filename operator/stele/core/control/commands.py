@@ -9,8 +9,12 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from stele.core.copy.states import CopyState, FetchState
 from stele.core.formats import FIRST, UNSTATED, FormatRange
+from stele.core.kv.announce import Announce
+from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
 from stele.core.placement.migration import Type
+from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import LearnerState
@@ -242,13 +246,16 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort"):
 class Fence(msgspec.Struct, frozen=True, tag="Fence"):
     """Refuse terms below `term` from now on. The answer has the last OpId, or WAIT while a lease is valid.
 
-    An older master sends no `id`.
+    With `owner_dead`, leases of the owner's processes up to `dead_incarnation` are not waited for; of all of
+    them when that is 0, which says that the owner is asked as well. An older master sends no `id`, and 0 for
+    every owner that it knows to be dead.
     """
 
     partition: int
     term: int
     owner_dead: bool
     id: str = ""
+    dead_incarnation: int = 0
 
 
 class DeleteTablet(msgspec.Struct, frozen=True, tag="DeleteTablet"):
@@ -353,7 +360,7 @@ class MemberSettings(msgspec.Struct, frozen=True):
     `log_space_bytes` is the most that it keeps of its logs for copies alone, `snapshot_space_bytes` the most
     that one copy session's snapshot may hold beyond the database. What is quarantined from now on stays for
     `quarantine_retention_seconds`. `lease_ms` is the duration of the leases that it grants, `log_level` that
-    of its log.
+    of its log. `announce` is what cluster clients are given as the members' addresses.
     """
 
     log_space_bytes: Counted | None = None
@@ -362,6 +369,14 @@ class MemberSettings(msgspec.Struct, frozen=True):
     heartbeat_ms: Annotated[int, msgspec.Meta(ge=10, le=60_000)] | None = None
     lease_ms: Annotated[int, msgspec.Meta(ge=20, le=600_000)] | None = None
     log_level: LogLevel | None = None
+    announce: Announce | None = None
+
+
+class ClearKeyspaces(msgspec.Struct, frozen=True):
+    """Clear these keyspaces in all partitions, wherever no catalog later than `catalog` is in use."""
+
+    catalog: Counted
+    keyspaces: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)]
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True):
@@ -373,7 +388,11 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     of the last report that the master has received, 0 for none. `may_stop` answers `ExchangeReply.stopping`:
     the master has nothing more to move off this member. `without_copy` are partitions of which this member
     has a tablet, or a deleted one, and no member of the row can be reached with a copy: nothing of them is
-    purged. An older master sends neither that nor `settings`.
+    purged. An older master sends neither that nor `settings`. `catalog` is there when the member's last
+    report has an older version, `clear` for the one member that clears keyspaces. `over_quota` are the
+    keyspaces that may not grow; None while the master does not know, and the member keeps what it was told.
+    `groups` are there while the member has not reported `groups_version`; `partitions` counts theirs, too. A
+    member without them takes nothing.
     """
 
     format: int
@@ -394,6 +413,11 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     may_stop: bool = False
     settings: MemberSettings | None = None
     without_copy: tuple[Number, ...] | None = None
+    catalog: Catalog | None = None
+    clear: ClearKeyspaces | None = None
+    over_quota: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] | None = None
+    groups: PartitionGroups | None = None
+    groups_version: Counted = 0
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
@@ -427,14 +451,6 @@ class LearnerReport(msgspec.Struct, frozen=True):
     result: Slots = ()
 
 
-class CopyState(StrEnum):
-    STARTED = "STARTED"
-    COPYING = "COPYING"
-    INGESTED = "INGESTED"
-    ACCEPTED = "ACCEPTED"
-    FAILED = "FAILED"
-
-
 class CopyReport(msgspec.Struct, frozen=True):
     """At the destination: a tablet that is being received.
 
@@ -449,20 +465,6 @@ class CopyReport(msgspec.Struct, frozen=True):
     error: str = ""
     result: Slots = ()
     refused: bool = False
-
-
-class FetchState(StrEnum):
-    RUNNING = "RUNNING"
-    DONE = "DONE"
-    FAILED = "FAILED"
-
-
-class JobState(StrEnum):
-    QUEUED = "QUEUED"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    DONE = "DONE"
-    FAILED = "FAILED"
 
 
 class FetchReport(msgspec.Struct, frozen=True):
@@ -519,6 +521,14 @@ class Stats(msgspec.Struct, frozen=True):
     copy_log_bytes: int = 0
 
 
+class KeyspaceSize(msgspec.Struct, frozen=True, array_like=True):
+    """Entries of a declared keyspace in the partitions that a member owns; bytes are of keys and values."""
+
+    keyspace: str
+    entries: int
+    bytes: int
+
+
 class ExchangeReply(msgspec.Struct, frozen=True):
     """A member's reply, with its report `number`.
 
@@ -533,6 +543,11 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     Unix seconds of the node's clock, between the start of the process and its first answer. `stopping` asks
     the master to move everything off this member, which serves in full until it may stop. `formats` are
     those that its build speaks, `features` is the highest format that was in force on its volume.
+    `catalog_version` is that of the catalog of keyspaces in use, which is on its volume, `cleared` that of
+    the last ClearKeyspaces that is complete. `keyspaces` has every declared keyspace that is not empty here;
+    None when nothing of it has changed since report `base`. `groups_version` is that of the groups of
+    partitions in use, which are on its volume; `groups` are there with its table. `in_doubt` counts
+    transactions that only a user can end, in partitions that the member owns.
     """
 
     code: str
@@ -565,3 +580,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     formats: FormatRange = UNSTATED
     features: int = FIRST
     members: tuple[MemberInfo, ...] = ()
+    catalog_version: int = 0
+    cleared: int = 0
+    keyspaces: Annotated[tuple[KeyspaceSize, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] | None = None
+    groups_version: int = 0
+    groups: PartitionGroups = NO_GROUPS
+    in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -24,7 +24,9 @@ from stele.core.control.operations.cluster_state import ChangeInput, Step
 from stele.core.control.rebalance.apply_requests import apply_requests
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.copy_sessions import drive_sessions
-from stele.core.control.rebalance.planner import data_members, end_plan, make_plan, places_known
+from stele.core.control.rebalance.data_members import data_members, places_known
+from stele.core.control.rebalance.groups import add_groups, assign_groups
+from stele.core.control.rebalance.planner import end_plan, make_plan
 from stele.core.control.rebalance.scheduler import follow, note_stored, start
 from stele.core.control.rebalance.user_handovers import drive_user_handovers
 from stele.core.control.rebalance.user_plans import end_user_plans
@@ -50,6 +52,7 @@ def decide(state: State, observation: Observation) -> Decision:
     """
     staged = len(state.table.staged)
     hold(not staged, "the driver neither stored {} rows nor dropped the state", staged)
+    hold(state.table.staged_groups is None, "the driver neither stored the groups nor dropped the state")
     state.check()
     state.events = []
     take_in(state, observation)
@@ -71,6 +74,8 @@ def decide(state: State, observation: Observation) -> Decision:
     )
     empty_stopping(state, observation)
     _assign_first(state, observation)
+    add_groups(state, observation)
+    assign_groups(state, observation)
     end_plan(state, observation.now)
     end_user_plans(state, observation)
     make_plan(state, observation)
@@ -92,7 +97,8 @@ def _decision(
     state.check()
     jobs = tuple(session for session in operations.sessions.values() if session.wants_job)
     settled = state.recovered or state.failover.recovering
-    busy = bool(operations or state.failover.shrinking or staged or dictionary or not settled)
+    groups = state.table.staged_groups
+    busy = bool(operations or state.failover.shrinking or staged or dictionary or groups or not settled)
     return Decision(
         staged,
         dictionary,
@@ -103,6 +109,7 @@ def _decision(
         tuple(state.events),
         busy or bool(commands) or _may_start_soon(state, observation),
         *operations.change.values_to_store,
+        groups,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from stele.core.control.commands import ExchangeReply, TabletReport
+from stele.core.control.commands import ExchangeReply, KeyspaceSize, TabletReport
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import TabletState
@@ -156,6 +156,7 @@ class MemberLiveness:
     replaced: dict[str, tuple[ExchangeReply, float]] = field(default_factory=dict)
     tablets: dict[PartitionId, TabletReport] = field(default_factory=dict)
     tablets_number: int = 0
+    keyspaces: tuple[KeyspaceSize, ...] = ()
     recheck: set[PartitionId] = field(default_factory=set)
     recheck_all: bool = True
 
@@ -302,6 +303,8 @@ class MemberLiveness:
         if sent_seconds > self.pod_states.get(report.pod_uid, (0.0, NEVER))[1]:
             # It runs, even if it was considered ended before.
             self.dead_incarnation = min(self.dead_incarnation, report.incarnation - 1)
+        if report.keyspaces is not None:
+            self.keyspaces = report.keyspaces
         self._on_tablets(report)
 
     def _on_tablets(self, report: ExchangeReply) -> None:

@@ -66,7 +66,6 @@ def _tablets(
     assert liveness.report is not None
     copied = {copy.partition for copy in liveness.report.copies}
     able = sum(1 for index in state.table.members if index not in state.membership.leaving)
-    full = min(desired.replicas, max(1, able))
     commands: list[Command] = []
     for number in sorted(state.mismatched(liveness)):
         row = state.table.partitions[number]
@@ -74,6 +73,7 @@ def _tablets(
             continue
         if number in copied or number in state.operations.migrations or number in state.failover.lost:
             continue
+        full = state.table.full(number, desired.replicas, able)
         wanted = len(row.members) < full or number in state.rebalance.queues.waiting
         if number in state.failover.reset_partitions or (not wanted and _is_whole(state, number)):
             commands.append(DeleteTablet(number, row.version))

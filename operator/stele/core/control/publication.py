@@ -1,6 +1,7 @@
 """The content of one exchange: the rows and members that a member lacks, and its commands."""
 
 from stele.core.control.commands import (
+    ClearKeyspaces,
     Command,
     ExchangeReply,
     ExchangeRequest,
@@ -10,6 +11,8 @@ from stele.core.control.commands import (
 )
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.state import State, TableCursor
+from stele.core.formats import KEYSPACES
+from stele.core.kv.keyspaces import NO_CATALOG, Catalog
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
@@ -27,26 +30,22 @@ def exchange_request(
     replicas: int,
     settings: MemberSettings | None = None,
     without_copy: frozenset[PartitionId] | None = None,
+    catalog: Catalog = NO_CATALOG,
+    clear: ClearKeyspaces | None = None,
+    over_quota: tuple[str, ...] | None = None,
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
+
+    `catalog` is stored already; it is sent to a member that has reported an older one.
 
     Until the take-over is complete, and while rows are being stored, it only requests a report; while the
     table is recovered from volumes, one that lets the member adopt nothing.
     """
     liveness = state.membership.liveness[index]
     member = None if state.failover.recovering else state.table.members.get(index)
-    rows: tuple[Row, ...] = ()
-    members: tuple[MemberInfo, ...] = ()
-    full, cursor = False, None
-    if member is not None and state.recovered and not state.table.staged:
-        base, changed, _ = state.table.stored_rows.since(liveness.published)
-        rows, full = tuple(row_of(number, row) for number, row in changed), not base
-        cursor = TableCursor(state.table.stored_rows.number, state.table.stamp.value)
-        if not base or not _has_member_list(state, liveness):
-            members = tuple(
-                MemberInfo(each.index, each.name, each.uuid, each.address, each.lite)
-                for each in state.table.members.values()
-            )
+    publishes = member is not None and state.recovered and not state.table.staged
+    rows, full, members = _table_for(state, liveness) if publishes else ((), False, ())
+    cursor = TableCursor(state.table.stored_rows.number, state.table.stamp.value) if publishes else None
     request = ExchangeRequest(
         format=state.operations.change.features,
         cluster=cluster,
@@ -61,20 +60,57 @@ def exchange_request(
         rows=rows,
         full=full,
         commands=commands,
-        want_tablets=index not in state.failover.volumes
-        if state.failover.recovering
-        else member is not None and not state.recovered,
+        want_tablets=_wants_tablets(state, index),
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
         settings=settings,
         without_copy=None if without_copy is None else tuple(sorted(without_copy & liveness.tablets.keys())),
+        catalog=catalog if member is not None and _lacks_catalog(state, liveness, catalog) else None,
+        clear=None if member is None else clear,
+        over_quota=over_quota,
+        groups=state.table.groups if member is not None and _lacks_groups(state, liveness) else None,
+        groups_version=state.table.groups.version,
     )
     return request, cursor
+
+
+def _table_for(
+    state: State, liveness: MemberLiveness
+) -> tuple[tuple[Row, ...], bool, tuple[MemberInfo, ...]]:
+    """Return the rows that a member lacks, whether these are all, and the member list if it lacks that."""
+    base, changed, _ = state.table.stored_rows.since(liveness.published)
+    rows = tuple(row_of(number, row) for number, row in changed)
+    lacks_list = not base or not _has_member_list(state, liveness)
+    return rows, not base, _member_list(state) if lacks_list else ()
+
+
+def _wants_tablets(state: State, index: MemberIndex) -> bool:
+    """Return whether the member has to report what is on its volume."""
+    if state.failover.recovering:
+        return index not in state.failover.volumes
+    return index in state.table.members and not state.recovered
+
+
+def _member_list(state: State) -> tuple[MemberInfo, ...]:
+    members = state.table.members.values()
+    return tuple(MemberInfo(each.index, each.name, each.uuid, each.address, each.lite) for each in members)
 
 
 def _has_member_list(state: State, liveness: MemberLiveness) -> bool:
     report = liveness.report
     return report is not None and report.member_list_version == state.membership.list_version
+
+
+def _lacks_catalog(state: State, liveness: MemberLiveness, catalog: Catalog) -> bool:
+    """Return whether the member has reported an older catalog, and may be sent one."""
+    report, features = liveness.report, state.operations.change.features
+    return features >= KEYSPACES and report is not None and report.catalog_version < catalog.version
+
+
+def _lacks_groups(state: State, liveness: MemberLiveness) -> bool:
+    """Return whether the member has not reported the groups of the table; before, no row of theirs fits."""
+    known = 0 if liveness.report is None else liveness.report.groups_version
+    return known < state.table.groups.version
 
 
 def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:

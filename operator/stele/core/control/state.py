@@ -20,6 +20,8 @@ from stele.core.control.requests import RebalanceRequest
 from stele.core.control.table_view import TableView
 from stele.core.control.volumes import Recovery
 from stele.core.formats import SPOKEN, FormatRange
+from stele.core.kv.announce import POD_ADDRESSES, Announce
+from stele.core.table.groups import DesiredGroup, PartitionGroups
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
 
@@ -50,7 +52,8 @@ class DesiredSpec:
     `paused` is the annotation stele.dev/paused, which stops everything but reads and repairs. `log_space` and
     `snapshot_space` are bytes, see `MemberSettings`. A member that stays away is replaced after
     `replace_after_seconds`; 0: never. A change of state waits for copies that are under way, or with
-    `rollback_copies` rolls them back.
+    `rollback_copies` rolls them back. `groups` are those of keyspaces; one that the table has stays, also
+    when it is not desired any more.
     """
 
     members: int
@@ -75,6 +78,8 @@ class DesiredSpec:
     replace_after_seconds: float
     rollback_copies: bool = False
     recovery: Recovery | None = None
+    announce: Announce = POD_ADDRESSES
+    groups: tuple[DesiredGroup, ...] = ()
 
     @property
     def member_settings(self) -> MemberSettings:
@@ -85,6 +90,7 @@ class DesiredSpec:
             heartbeat_ms=round(self.timing.heartbeat * 1000),
             lease_ms=round(self.timing.lease * 1000),
             log_level=self.log_level,
+            announce=self.announce,
         )
 
     @property
@@ -167,10 +173,14 @@ class ForceDeletePod:
 
 @dataclass(frozen=True, slots=True)
 class RestartMember:
-    """Note that this member restarts, then delete its pod with this UID; the next pod is as the spec says."""
+    """Note that this member restarts, then delete its pod with this UID; the next pod is as the spec says.
+
+    Its place is kept for so many seconds more.
+    """
 
     index: MemberIndex
     pod_uid: str
+    keep_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +204,8 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Store `rows`, `dictionary` (None: unchanged), `cluster_state` and `features` first; then carry out the
-    rest."""
+    """Store `groups` and `dictionary` (None: unchanged), `rows`, `cluster_state` and `features` first; then
+    carry out the rest."""
 
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
@@ -207,6 +217,7 @@ class Decision:
     busy: bool
     cluster_state: str
     features: int
+    groups: PartitionGroups | None = None
 
 
 class State:

@@ -1,12 +1,14 @@
 """The partition table as known to one leadership: what is stored, staged and claimed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from stele.core.control.invariants import hold
 from stele.core.control.operations.registry import Operations
 from stele.core.delta import DeltaLog
-from stele.core.table.ids import MemberIndex, PartitionId, Version
+from stele.core.table.groups import PartitionGroups
+from stele.core.table.ids import MAX_REPLICAS, MemberIndex, PartitionId, Version
 from stele.core.table.replica_index import ReplicaIndex
 from stele.core.table.table import (
     Member,
@@ -22,23 +24,67 @@ class TableView:
     """Written by its own methods only.
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
-    stored, so the next stored version is above it; `staged` are the rows that this decision wants stored;
-    `stored` is the table as it is stored, `partitions` and `members` are its parts; `stamp`, `replica_index`
-    and `stored_rows` include every stored row.
+    stored, so the next stored version is above it; `staged` are the rows that this decision wants stored,
+    `staged_groups` the groups, None: unchanged; `stored` is the table as it is stored, `partitions`,
+    `members` and `groups` are its parts; `stamp`, `replica_index` and `stored_rows` include every stored row,
+    `unassigned` has the partitions of groups that never had one.
     """
 
     def __init__(self, epoch: int, table: PartitionTable) -> None:
         self._epoch = epoch
         self._set_stored(table)
         self.staged: dict[PartitionId, Partition] = {}
+        self.staged_groups: PartitionGroups | None = None
         self.claimed: dict[PartitionId, Version] = {}
-        self.stamp = Stamp(row.version for row in table.partitions)
-        self.replica_index = ReplicaIndex(table.partitions)
         self.stored_rows = DeltaLog[PartitionId, tuple[PartitionId, Partition]]()
-        self.stored_rows.update({number: (number, row) for number, row in enumerate(table.partitions)})
+        self._index(0)
 
     def _set_stored(self, table: PartitionTable) -> None:
         self.stored, self.partitions, self.members = table, table.partitions, table.members
+        self.groups = table.groups
+
+    def _index(self, first: PartitionId) -> None:
+        """Build what is derived from the rows; those from `first` on are new."""
+        rows, main = self.partitions, len(self.stored.main)
+        self.stamp = Stamp(row.version for row in rows)
+        self.replica_index = ReplicaIndex(rows, self.groups)
+        self.unassigned = {number for number in range(main, len(rows)) if not rows[number].version}
+        self.stored_rows.update({number: (number, rows[number]) for number in range(first, len(rows))})
+
+    def stage_groups(self, groups: PartitionGroups) -> None:
+        """Have this decision store the groups; their rows are staged by a later one."""
+        self.staged_groups = groups
+
+    def drop_staged_groups(self) -> None:
+        """Forget the groups that could not be stored."""
+        self.staged_groups = None
+
+    def store_groups(self) -> None:
+        """Apply the groups that this decision has stored."""
+        if self.staged_groups is not None:
+            first = len(self.partitions)
+            self._set_stored(self.stored.extended(self.staged_groups))
+            self.staged_groups = None
+            self._index(first)
+
+    def most_replicas(self, replicas: int) -> int:
+        """Return the greatest number of copies that a partition should have; see `full`."""
+        return max(part.replicas for part in self.groups.parts(len(self.partitions), replicas))
+
+    def full(self, number: PartitionId, replicas: int, most: int) -> int:
+        """Return how many copies a partition should have when `most` members can hold one; `replicas` is
+        for those outside of groups."""
+        return max(1, min(self.stored.replicas_of(number, replicas), most))
+
+    def lacking(self, replicas: int, most: int = MAX_REPLICAS, less: int = 0) -> int:
+        """Count the partitions that have fewer copies than they should, by more than `less`; see `full`."""
+        parts = self.groups.parts(len(self.partitions), replicas)
+        return sum(
+            rows
+            for part, copies in zip(parts, self.replica_index.copies, strict=True)
+            for number, rows in copies.items()
+            if number < max(1, min(part.replicas, most)) - less
+        )
 
     def stage(self, number: PartitionId, row: Partition) -> None:
         """Have this decision store the row."""
@@ -69,12 +115,13 @@ class TableView:
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:
                 self.claimed.pop(number, None)
-        self._set_stored(PartitionTable(tuple(partitions), self.members))
+        self.unassigned.difference_update(rows)
+        self._set_stored(replace(self.stored, partitions=tuple(partitions)))
         self.stored_rows.update({number: (number, row) for number, row in rows.items()})
 
     def set_members(self, members: Mapping[MemberIndex, Member]) -> None:
         """Apply a stored member list."""
-        self._set_stored(PartitionTable(self.partitions, MappingProxyType(dict(members))))
+        self._set_stored(replace(self.stored, members=MappingProxyType(dict(members))))
 
     def check(self, operations: Operations) -> None:
         """Raise BrokenInvariant for contradictions, also with the running operations."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stele.core.control.commands import ExchangeReply, MemberInfo
+from stele.core.table.groups import NO_GROUPS, PartitionGroups, newest_groups
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, newer, stamp_of
 from stele.errors import Corrupt, Refused
@@ -65,16 +66,19 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTable:
-    """The rows and the members of the recovered table, the list versions of the volumes, and a summary."""
+    """The rows, the members and the groups of the recovered table, the list versions of the volumes, and a
+    summary."""
 
     rows: Mapping[PartitionId, Partition]
     members: Mapping[MemberIndex, Member]
     list_versions: tuple[int, ...]
     summary: str
+    groups: PartitionGroups = NO_GROUPS
 
 
 def _table_key(report: ExchangeReply) -> tuple[object, ...]:
-    return report.uuid, report.epoch, report.stamp, report.member_list_version, report.accepted
+    versions = report.member_list_version, report.groups_version
+    return report.uuid, report.epoch, report.stamp, versions, report.accepted
 
 
 def volume_of(name: str, report: ExchangeReply) -> Volume | None:
@@ -83,7 +87,8 @@ def volume_of(name: str, report: ExchangeReply) -> Volume | None:
     if not rows:
         empty = report.member_list_version <= 0 or report.members
         return Volume(name, report, rows) if empty else None
-    versions = (rows[number].version if number in rows else 0 for number in range(max(rows) + 1))
+    partitions = report.groups.end(max(rows) + 1)
+    versions = (rows[number].version if number in rows else 0 for number in range(partitions))
     return Volume(name, report, rows) if stamp_of(versions) == report.stamp else None
 
 
@@ -114,8 +119,17 @@ def recovered_table(
         for index, info in sorted(infos.items())
         if index in named or _is_present(volumes, info)
     }
-    list_versions = tuple(volume.report.member_list_version for volume in volumes.values())
-    return RecoveredTable(rows, members, list_versions, _summary(volumes.values(), rows, recovery))
+    reports = [volume.report for volume in volumes.values()]
+    list_versions = tuple(report.member_list_version for report in reports)
+    summary = _summary(volumes.values(), rows, recovery)
+    return RecoveredTable(rows, members, list_versions, summary, _groups(reports, partitions))
+
+
+def _groups(reports: Iterable[ExchangeReply], partitions: int) -> PartitionGroups:
+    try:
+        return newest_groups(NO_GROUPS, partitions, (report.groups for report in reports))
+    except Corrupt as error:
+        raise RecoveryIncomplete(error.text) from error
 
 
 def _check_identities(volumes: Iterable[Volume]) -> None:
@@ -129,7 +143,7 @@ def _check_identities(volumes: Iterable[Volume]) -> None:
 
 def _check_partitions(volumes: Iterable[Volume], partitions: int) -> None:
     """Raise RecoveryIncomplete unless the volumes' tables have as many partitions as the spec."""
-    counts = {volume.name: max(volume.rows) + 1 for volume in volumes if volume.rows}
+    counts = {each.name: each.report.groups.main(max(each.rows) + 1) for each in volumes if each.rows}
     if not counts:
         raise RecoveryIncomplete("no volume holds a partition table: these are not volumes of a used cluster")
     for name, count in counts.items():
@@ -153,11 +167,14 @@ def _check_policy(volumes: Iterable[Volume], recovery: Recovery) -> None:
 
 
 def groups_of(volumes: Iterable[Volume]) -> list[list[Volume]]:
-    """Return the volumes that hold a table, those with equal tables together."""
-    groups: dict[int, list[Volume]] = {}
+    """Return the volumes that hold a table, those with equal tables together.
+
+    Rows are compared, and not stamps: tables that contradict each other may have the same versions.
+    """
+    groups: dict[frozenset[tuple[PartitionId, Partition]], list[Volume]] = {}
     for volume in volumes:
         if volume.rows:
-            groups.setdefault(volume.report.stamp, []).append(volume)
+            groups.setdefault(frozenset(volume.rows.items()), []).append(volume)
     return list(groups.values())
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stele.core.kv import long_double
+
 KEY_BYTES_MAX = 64 * 1024
 VALUE_BYTES_MAX = 8 * 1024 * 1024
 REPLY_BYTES_MAX = VALUE_BYTES_MAX
@@ -93,10 +95,16 @@ _NOT_AN_INTEGER = "value is not an integer or out of range"
 _SYNTAX = "syntax error"
 
 
-def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+def grows(op: Op | None, stored: Stored | None) -> bool:
+    """Return whether an operation adds an entry, or bytes to the one that is stored, expired or not."""
+    return isinstance(op, Put) and (stored is None or len(op.value) > len(stored[0]))
+
+
+def evaluate(args: Args, stored: Stored | None, now_ms: int, ttl_ms: int = 0) -> Evaluation:
     """Run one command against the entry stored under its key; client errors become a Failure, never a raise.
 
-    `args[0]` is the command's name in any case, `args[1]` the key. An expired entry counts as missing.
+    `args[0]` is the command's name in any case, `args[1]` the key. An expired entry counts as missing. An
+    entry that is written without an expiry gets one in `ttl_ms`, that of its keyspace; 0 for never.
     """
     command = _COMMANDS.get(args[0].upper()) if args else None
     if command is None:
@@ -109,9 +117,33 @@ def evaluate(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     if stored is not None and 0 < stored[1] <= now_ms:
         stored = None
     try:
-        return _finalize(command.run(args, stored, now_ms), stored is not None, now_ms)
+        evaluation = command.run(args, stored, now_ms)
+        if ttl_ms:
+            evaluation = _with_ttl(evaluation, args, stored is not None, now_ms + ttl_ms)
+        return _finalize(evaluation, stored is not None, now_ms)
     except _RefusedError as refused:
         return Evaluation(refused.failure)
+
+
+_KEEPS_EXPIRY = frozenset(
+    {b"INCR", b"DECR", b"INCRBY", b"DECRBY", b"INCRBYFLOAT", b"APPEND", b"SETRANGE", b"PERSIST", b"GETEX"}
+)
+
+
+def _with_ttl(evaluation: Evaluation, args: Args, existed: bool, expire_at_ms: int) -> Evaluation:
+    """Add the expiry to an entry that the command created, or replaced without an expiry of its own.
+
+    A command that keeps the expiry of an existing entry also leaves an entry without one as it is.
+    """
+    op = evaluation.op
+    if not isinstance(op, Put) or op.expire_at_ms or (existed and _keeps_expiry(args)):
+        return evaluation
+    return Evaluation(evaluation.reply, Put(op.key, op.value, expire_at_ms))
+
+
+def _keeps_expiry(args: Args) -> bool:
+    name = args[0].upper()
+    return name in _KEEPS_EXPIRY or (name == b"SET" and any(raw.upper() == b"KEEPTTL" for raw in args[3:]))
 
 
 def _finalize(evaluation: Evaluation, existed: bool, now_ms: int) -> Evaluation:
@@ -198,50 +230,46 @@ def _put(reply: Reply, key: bytes, value: bytes, expire_at_ms: int) -> Evaluatio
     return Evaluation(reply, Put(key, value, expire_at_ms))
 
 
-@dataclass(slots=True)
-class _SetOptions:
-    """Options after the value of SET."""
-
-    condition: bytes = b""
-    get: bool = False
-    keep: bool = False
-    expire_at_ms: int = 0
-
-
 # Option -> (milliseconds per unit, whether it counts from now).
 _EXPIRY_OPTIONS = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+_SET_OPTIONS = frozenset({b"NX", b"XX", b"GET", b"KEEPTTL"})
+_GETEX_OPTIONS = frozenset({b"PERSIST"})
 
 
-def _set_options(args: Args, now_ms: int) -> _SetOptions:
-    options, rest = _SetOptions(), iter(args[3:])
+def _options(options: Args, allowed: frozenset[bytes]) -> tuple[set[bytes], bytes, bytes]:
+    """Return the options without a number, the one of `_EXPIRY_OPTIONS` if any, and its number."""
+    words: set[bytes] = set()
+    unit = number = b""
+    rest = iter(options)
     for raw in rest:
         word = raw.upper()
-        if word in (b"NX", b"XX") and options.condition in (b"", word):
-            options.condition = word
-        elif word == b"GET":
-            options.get = True
-        elif word == b"KEEPTTL" and not options.expire_at_ms:
-            options.keep = True
-        elif word in _EXPIRY_OPTIONS and not (options.keep or options.expire_at_ms):
-            unit_ms, relative = _EXPIRY_OPTIONS[word]
-            number = next(rest, None)
-            if number is None:
-                raise _RefusedError(_SYNTAX)
-            options.expire_at_ms = _deadline(args[0], number, unit_ms, now_ms if relative else 0)
+        if word in allowed:
+            words.add(word)
+        elif word in _EXPIRY_OPTIONS and unit in (b"", word) and (given := next(rest, None)) is not None:
+            unit, number = word, given
         else:
             raise _RefusedError(_SYNTAX)
-    return options
+    if {b"NX", b"XX"} <= words or (unit and not words.isdisjoint((b"KEEPTTL", b"PERSIST"))):
+        raise _RefusedError(_SYNTAX)
+    return words, unit, number
+
+
+def _expire_at(name: bytes, unit: bytes, number: bytes, now_ms: int) -> int:
+    unit_ms, relative = _EXPIRY_OPTIONS[unit]
+    return _deadline(name, number, unit_ms, now_ms if relative else 0)
 
 
 def _set(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     if len(args) == 3:
         return _put(OK, args[1], args[2], 0)
-    options = _set_options(args, now_ms)
+    words, unit, number = _options(args[3:], _SET_OPTIONS)
+    expire_at_ms = _expire_at(args[0], unit, number, now_ms) if unit else 0
     old = stored[0] if stored else None
-    if (options.condition == b"NX" and stored) or (options.condition == b"XX" and not stored):
-        return Evaluation(old if options.get else None)
-    expire_at_ms = stored[1] if options.keep and stored else options.expire_at_ms
-    return _put(old if options.get else OK, args[1], args[2], expire_at_ms)
+    if (b"NX" in words and stored) or (b"XX" in words and not stored):
+        return Evaluation(old if b"GET" in words else None)
+    if b"KEEPTTL" in words and stored:
+        expire_at_ms = stored[1]
+    return _put(old if b"GET" in words else OK, args[1], args[2], expire_at_ms)
 
 
 def _setnx(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
@@ -268,6 +296,38 @@ def _getset(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
 
 def _getdel(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     return Evaluation(stored[0], Delete(args[1])) if stored else Evaluation(None)
+
+
+def _getex(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    words, unit, number = _options(args[2:], _GETEX_OPTIONS)
+    if stored is None:
+        return Evaluation(None)
+    value, expire_at_ms = stored
+    if unit:
+        return _put(value, args[1], value, _expire_at(args[0], unit, number, now_ms))
+    return _put(value, args[1], value, 0) if words and expire_at_ms else Evaluation(value)
+
+
+def _getrange(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    first, last = _integer(args[2]), _integer(args[3])
+    value = stored[0] if stored else b""
+    if first < 0 and last < first:
+        return Evaluation(b"")
+    first, last = (at if at >= 0 else max(0, len(value) + at) for at in (first, last))
+    return Evaluation(value[first : last + 1])
+
+
+def _setrange(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    offset, piece = _integer(args[2]), args[3]
+    if offset < 0:
+        raise _RefusedError("offset is out of range")
+    value, expire_at_ms = stored or (b"", 0)
+    if not piece:
+        return Evaluation(len(value))
+    if offset + len(piece) > VALUE_BYTES_MAX:
+        raise _RefusedError(f"string exceeds maximum allowed size ({VALUE_BYTES_MAX} bytes)")
+    written = value[:offset].ljust(offset, b"\0") + piece + value[offset + len(piece) :]
+    return _put(len(written), args[1], written, expire_at_ms)
 
 
 def _delete(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
@@ -305,6 +365,17 @@ def _decrby(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     return _add(args, stored, -by)
 
 
+def _incrbyfloat(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    value, expire_at_ms = stored or (b"0", 0)
+    try:
+        total = long_double.add(value, args[2])
+    except ValueError:
+        raise _RefusedError("value is not a valid float") from None
+    except OverflowError:
+        raise _RefusedError("increment would produce NaN or Infinity") from None
+    return _put(total, args[1], total, expire_at_ms)
+
+
 def _append(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     value, expire_at_ms = stored or (b"", 0)
     joined = value + args[2]
@@ -335,16 +406,33 @@ def _pttl(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     return Evaluation(_remaining(stored, now_ms))
 
 
+def _pexpiretime(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    if stored is None:
+        return Evaluation(-2)
+    return Evaluation(stored[1] or -1)
+
+
+def _expiretime(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
+    if stored is None:
+        return Evaluation(-2)
+    return Evaluation((stored[1] + 500) // 1000 if stored[1] else -1)
+
+
 def _persist(args: Args, stored: Stored | None, now_ms: int) -> Evaluation:
     if stored is None or not stored[1]:
         return Evaluation(0)
     return Evaluation(1, Put(args[1], stored[0], 0))
 
 
+_EXPIRE_CONDITIONS = frozenset({b"NX", b"XX", b"GT", b"LT"})
+
+
 def _expire_conditions(args: Args) -> set[bytes]:
-    words = {raw.upper() for raw in args[3:]}
-    for word in words - {b"NX", b"XX", b"GT", b"LT"}:
-        raise _RefusedError(f"Unsupported option {text_of(word)}")
+    words = set()
+    for raw in args[3:]:
+        if raw.upper() not in _EXPIRE_CONDITIONS:
+            raise _RefusedError(f"Unsupported option {text_of(raw)}")
+        words.add(raw.upper())
     if b"NX" in words and len(words) > 1:
         raise _RefusedError("NX and XX, GT or LT options at the same time are not compatible")
     if {b"GT", b"LT"} <= words:
@@ -382,6 +470,10 @@ _COMMANDS: dict[bytes, _Command] = {
     b"PSETEX": _Command(_psetex, 4, True),
     b"GETSET": _Command(_getset, 3, True),
     b"GETDEL": _Command(_getdel, 2, True),
+    b"GETEX": _Command(_getex, -2, True),
+    b"GETRANGE": _Command(_getrange, 4, False),
+    b"SUBSTR": _Command(_getrange, 4, False),
+    b"SETRANGE": _Command(_setrange, 4, True),
     b"DEL": _Command(_delete, 2, True),
     b"UNLINK": _Command(_delete, 2, True),
     b"EXISTS": _Command(_exists, 2, False),
@@ -390,11 +482,14 @@ _COMMANDS: dict[bytes, _Command] = {
     b"DECR": _Command(_decr, 2, True),
     b"INCRBY": _Command(_incrby, 3, True),
     b"DECRBY": _Command(_decrby, 3, True),
+    b"INCRBYFLOAT": _Command(_incrbyfloat, 3, True),
     b"APPEND": _Command(_append, 3, True),
     b"STRLEN": _Command(_strlen, 2, False),
     b"TYPE": _Command(_type, 2, False),
     b"TTL": _Command(_ttl, 2, False),
     b"PTTL": _Command(_pttl, 2, False),
+    b"EXPIRETIME": _Command(_expiretime, 2, False),
+    b"PEXPIRETIME": _Command(_pexpiretime, 2, False),
     b"EXPIRE": _Command(_expirer(1000, True), -3, True),
     b"PEXPIRE": _Command(_expirer(1, True), -3, True),
     b"EXPIREAT": _Command(_expirer(1000, False), -3, True),
@@ -405,3 +500,5 @@ _COMMANDS: dict[bytes, _Command] = {
 ARITIES = {name: command.arity for name, command in _COMMANDS.items()}
 
 WRITES = frozenset(name for name, command in _COMMANDS.items() if command.write)
+
+READS = frozenset(ARITIES) - WRITES

@@ -26,13 +26,22 @@ def slot_of(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition, 0 to partitions - 1. Up to 16384 partitions each hold at least one slot."""
+    """Return the partition of a key outside of groups, 0 to partitions - 1.
+
+    Up to 16384 partitions each hold at least one slot.
+    """
     return slot_of(key) * partitions // SLOTS
 
 
-def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
-    """Return `partition_of` each key, for many keys at once."""
+def partition_in(group: range, slot: int) -> int:
+    """Return which of the partitions of a keyspace has a slot."""
+    return group.start + slot * len(group) // SLOTS
+
+
+def partitions_of(keys: Iterable[bytes], group: range) -> list[int]:
+    """Return which of the partitions of a keyspace has each key, for many keys at once."""
+    first, partitions = group.start, len(group)
     return [
-        partition_of(key, partitions) if b"{" in key else (crc_hqx(key, 0) % SLOTS) * partitions // SLOTS
+        first + (slot_of(key) if b"{" in key else crc_hqx(key, 0) % SLOTS) * partitions // SLOTS
         for key in keys
     ]

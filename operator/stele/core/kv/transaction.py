@@ -20,6 +20,7 @@ from stele.core.kv.commands import (
     Stored,
     evaluate,
 )
+from stele.core.kv.notifications import KeyEvents, events_of
 
 EXEC = b"STELE.EXEC"
 """Name under which a transaction travels to the owner, with a key of its partition; not for clients."""
@@ -81,21 +82,28 @@ def too_long(size: int) -> Failure:
 
 
 def evaluate_all(
-    commands: Sequence[Sequence[bytes]], read: Callable[[bytes], Stored | None], now_ms: int
+    commands: Sequence[Sequence[bytes]],
+    read: Callable[[bytes], Stored | None],
+    now_ms: int,
+    ttl_ms: int = 0,
+    noted: list[KeyEvents] | None = None,
 ) -> tuple[list[Reply] | Failure, dict[bytes, Stored | None]]:
     """Return the reply to each single-key command, and the new value of each key that changes.
 
     Each command sees the effects of those before it. One that fails has its error as reply, and the others
     have their effect, as in Redis. A transaction that writes too much fails as a whole and changes nothing.
-    `read` returns the value of a key before the transaction.
+    `read` returns the value of a key before the transaction; `ttl_ms` is as in `evaluate`. The events of each
+    command are appended to `noted`.
     """
     written = 0
     replies: list[Reply] = []
     changed: dict[bytes, Stored | None] = {}
     for args in commands:
         key = args[1]
-        made = evaluate(args, changed[key] if key in changed else read(key), now_ms)
+        made = evaluate(args, changed[key] if key in changed else read(key), now_ms, ttl_ms)
         replies.append(made.reply)
+        if noted is not None and made.op is not None:
+            noted.append((key, events_of(args, made.op)))
         if isinstance(made.op, Put):
             changed[key] = made.op.value, made.op.expire_at_ms
             written += len(made.op.value)

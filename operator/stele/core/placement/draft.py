@@ -15,6 +15,7 @@ from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Replicas
 
 Row = tuple[MemberIndex | None, ...]
+PartitionsByRow = dict[Replicas, list[PartitionId]]
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from stele.core.placement.assignment import DataMember
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Migration, step, swap
 from stele.core.placement.plan import Code, Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stele.core.placement.assignment import Change, DataMember, Move, MoveFault, assign_groups, grouped_by_row
+from stele.core.placement.assignment import Change, assign_parts, grouped_by_row
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Migration, Type, replay, step
 from stele.core.placement.migration import move as move_at
 from stele.core.placement.ordering import order_acyclic, without_cycles
-from stele.core.table.ids import VERSION_MAX, VERSIONS_RESERVED, MemberIndex, PartitionId
+from stele.core.placement.requested_moves import Move, MoveFault
+from stele.core.table.groups import Part
+from stele.core.table.ids import MAX_REPLICAS, VERSION_MAX, VERSIONS_RESERVED, MemberIndex, PartitionId
 from stele.core.table.table import PartitionTable, Replicas
 
 __all__ = [
@@ -109,13 +112,15 @@ def plan(
     moves: Sequence[Move] = (),
     *,
     first: bool = False,
+    most: int = MAX_REPLICAS,
 ) -> Plan:
     """Return the migrations that balance the table over `members`. Raises BadInput for invalid arguments.
 
     Repair the table first: members that rows name but `members` lacks count as gone, and their indexes as
     empty. Rows without any live replica get no migrations, and neither do rows that were never assigned,
     unless `first` asks for their initial assignment: then each replica is a COPY without a source. Rows that
-    name an away member do not change until it is back.
+    name an away member do not change until it is back. `replicas` is for the partitions outside of groups;
+    each group has its own number. No row gets more than `most`.
     """
     away = frozenset(member.index for member in members if member.away)
     rows, by_row = grouped_by_row([partition.replicas for partition in table.partitions], members)
@@ -135,7 +140,10 @@ def plan(
             accepted.append(move)
         else:
             refused.append((move, _NO_PARTITION))
-    outcome = assign_groups(by_row, members, replicas, accepted)
+    parts = [
+        each._replace(replicas=min(each.replicas, most)) for each in table.groups.parts(len(rows), replicas)
+    ]
+    outcome = assign_parts(by_row, members, parts, accepted)
     names = {index: member.name for index, member in table.members.items()}
     migrations, cycles = _order(rows, outcome.changes, names, away)
     crowded = [Refusal(number, Code.ZONE_FULL, _ZONE_FULL) for number in outcome.crowded]
@@ -144,7 +152,7 @@ def plan(
     )
     return Plan(
         tuple(migrations),
-        (*_cluster_refusals(members, replicas), *row_refusals, *crowded, *cycles),
+        (*_cluster_refusals(members, parts), *row_refusals, *crowded, *cycles),
         sum(migration.copies for migration in migrations),
         outcome.lower_bound,
         tuple(rows),
@@ -222,14 +230,19 @@ def _urgency(migration: Migration) -> int:
     return 1 if migration.type in (Type.MOVE, Type.SWAP) else 0
 
 
-def _cluster_refusals(members: Sequence[DataMember], replicas: int) -> list[Refusal]:
+def _cluster_refusals(members: Sequence[DataMember], parts: Iterable[Part]) -> list[Refusal]:
     able = sum(not member.leaving for member in members)
-    if able >= replicas:
-        return []
-    text = (
-        f"{replicas} replicas are configured but {able} members can take data; add members or lower replicas"
-    )
-    return [Refusal(WHOLE_CLUSTER, Code.TOO_FEW_MEMBERS, text)]
+    return [
+        Refusal(WHOLE_CLUSTER, Code.TOO_FEW_MEMBERS, _too_few(part, able))
+        for part in parts
+        if able < part.replicas
+    ]
+
+
+def _too_few(part: Part, able: int) -> str:
+    where = f"keyspace {part.keyspace}: " if part.keyspace else ""
+    text = f"{part.replicas} replicas are configured but {able} members can take data"
+    return f"{where}{text}; add members or lower replicas"
 
 
 def _row_refusals(

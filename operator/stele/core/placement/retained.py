@@ -31,6 +31,18 @@ def retained_slots(
     return slots[:length]
 
 
+def with_owner(slots: Sequence[MemberIndex | None], owning: Collection[MemberIndex]) -> Slots:
+    """Fill an empty owner's slot with the hottest backup of `owning`, when the row has all of these.
+
+    Otherwise one that is not in the row can become the owner, and the slots stay as they are.
+    """
+    taken = [index for index, member in enumerate(slots) if member in owning]
+    moved = list(slots)
+    if moved and moved[0] is None and taken and len(taken) == len(owning):
+        moved[0], moved[taken[0]] = moved[taken[0]], None
+    return moved
+
+
 def arranged(today: Replicas, row: Replicas) -> Replicas:
     """Return the same members, with those of today at their present index where the row is long enough.
 

@@ -79,8 +79,8 @@ class Topology:
         return self._best[key] if number else ()
 
     def tree(self, weights: Mapping[MemberIndex, int]) -> Domain:
-        """Return the domains with their weights, for quotas."""
-        ordered = sorted(weights, key=lambda member: (self.paths[member], member))
+        """Return the domains with their weights, for quotas; members of a domain are in the given order."""
+        ordered = sorted(weights, key=lambda member: self.paths[member])
         return self._domain(ordered, weights, 0)
 
     def _is_apart(self, present: Sequence[Path], path: Path) -> bool:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import mmh3
 
+from stele.core.table.groups import NO_GROUPS, PartitionGroups, groups_fault
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX, MemberIndex, PartitionId, Version
 from stele.errors import BadInput, Corrupt, Refused
 
@@ -76,10 +77,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """All rows, by partition id, and the member dictionary."""
+    """All rows, by partition id, the member dictionary, and the groups of partitions."""
 
     partitions: tuple[Partition, ...]
     members: Mapping[MemberIndex, Member]
+    groups: PartitionGroups = NO_GROUPS
 
     @staticmethod
     def empty(partitions: int, members: Iterable[Member] = ()) -> "PartitionTable":
@@ -91,6 +93,21 @@ class PartitionTable:
             raise BadInput(f"partitions is {partitions}; expected 1 to {PARTITIONS_MAX}")
         known = {member.index: member for member in members}
         return PartitionTable((EMPTY,) * partitions, MappingProxyType(known))
+
+    def extended(self, groups: PartitionGroups) -> "PartitionTable":
+        """Return the table with these groups; the rows of new ones are empty."""
+        new = groups.end(len(self.partitions)) - len(self.partitions)
+        return PartitionTable((*self.partitions, *(EMPTY,) * new), self.members, groups)
+
+    @property
+    def main(self) -> range:
+        """The partitions outside of groups."""
+        return range(self.groups.main(len(self.partitions)))
+
+    def replicas_of(self, number: PartitionId, replicas: int) -> int:
+        """Return how many replicas a partition should have, those outside of groups `replicas`."""
+        group = self.groups.group_of(number)
+        return replicas if group is None else group.replicas
 
 
 EPOCHS_APART = 16
@@ -151,6 +168,8 @@ def check_invariants(table: PartitionTable, replicas: int = MAX_REPLICAS) -> Non
     if not 1 <= len(table.partitions) <= PARTITIONS_MAX:
         raise Corrupt(f"the table has {len(table.partitions)} partitions; expected 1 to {PARTITIONS_MAX}")
     _check_dictionary(table.members)
+    if (fault := groups_fault(table.groups, len(table.partitions))) is not None:
+        raise Corrupt(f"the table does not fit its groups: {fault}")
     for number, partition in enumerate(table.partitions):
         _check_partition(number, partition, table.members, replicas)
 
@@ -200,7 +219,8 @@ def _check_partition(
 
 
 def merge(a: PartitionTable, b: PartitionTable) -> PartitionTable:
-    """Merge two tables: the higher version of each row wins, and the dictionaries are united.
+    """Merge two tables of the same groups: the higher version of each row wins, and the dictionaries are
+    united.
 
     Where both tables know a member, the entry of `a` wins (addresses change), so pass the table with the
     higher member-list version first. Raises Corrupt for rows of equal version and different replicas, and for
@@ -217,7 +237,7 @@ def merge(a: PartitionTable, b: PartitionTable) -> PartitionTable:
     rows = tuple(
         newer(number, *pair) for number, pair in enumerate(zip(a.partitions, b.partitions, strict=True))
     )
-    return PartitionTable(rows, MappingProxyType({**b.members, **a.members}))
+    return PartitionTable(rows, MappingProxyType({**b.members, **a.members}), a.groups)
 
 
 def newer(number: PartitionId, known: Partition, other: Partition) -> Partition:

@@ -194,6 +194,8 @@ class Owner:
         row = self.tablet.row
         self._count_members()
         self.positions = {}
+        # What follows may replace the end of this member's log.
+        self.synced = 0
         self.term = row.version
         if self.tablet.promised > row.version:
             self.depose()

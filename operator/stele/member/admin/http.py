@@ -17,6 +17,7 @@ from stele.member import limits
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
+from stele.member.admin.transactions import resolve, transaction_list
 from stele.member.control.planned_stop import StoppingRequest, StopStatus
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
@@ -54,6 +55,8 @@ class Admin:
         app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
         app.router.add_get("/v1/sessions", self._on_sessions)
         app.router.add_delete("/v1/sessions/{session}", self._on_cancel)
+        app.router.add_get("/v1/transactions", self._on_transactions)
+        app.router.add_post("/v1/transactions/{transaction}/resolve", self._on_resolve)
         app.router.add_get("/v1/quarantine", self._on_quarantine)
         app.router.add_post(QUARANTINED + "/restore", self._on_restore)
         app.router.add_get(QUARANTINED + "/entries", self._on_entries)
@@ -133,6 +136,14 @@ class Admin:
     async def _on_cancel(self, request: web.Request) -> web.Response:
         await self._node.sessions.cancel(request.match_info["session"], CANCELLED)
         return _json({"code": "OK"})
+
+    async def _on_transactions(self, request: web.Request) -> web.Response:
+        return _json(transaction_list(self._node))
+
+    async def _on_resolve(self, request: web.Request) -> web.Response:
+        verdict = request.query.get("verdict", "")
+        partitions = await resolve(self._node, request.match_info["transaction"], verdict)
+        return _json({"partitions": partitions})
 
     async def _on_quarantine(self, request: web.Request) -> web.Response:
         return _json(await self._quarantine.listing())

@@ -17,8 +17,9 @@ from stele.core.tablet.log import Log
 from stele.errors import BadInput, Corrupt, Refused, SteleError
 from stele.member.admin.tablet_info import tablet_facts
 from stele.member.replication.replica import Replica
+from stele.member.replication.stored_log import log_range
 from stele.member.replication.table_cache import TableCache
-from stele.member.replication.tablet_store import TabletStore, log_range
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.storage.volume import (
     CONSENSUS,
     DATA,

@@ -1,6 +1,7 @@
 """Prometheus metrics of a member, read from its state on demand.
 
-No label names a partition or a client, so their number is bounded by that of the members.
+No label names a partition or a client: the number of series is bounded by those of the members and of the
+declared keyspaces (KEYSPACES_MAX).
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from stele import __version__
 from stele.member.admin.tablet_info import quarantined_tablets
+from stele.member.control.keyspace_sizes import owned_sizes
 from stele.member.node import Node
 from stele.member.replication.latency import Histogram
 from stele.member.replication.replica import Replica
@@ -41,6 +43,8 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
+        yield from self._asynchronous()
+        yield from self._transactions()
         yield from self._durations()
         yield self._lag()
         yield self._tablets()
@@ -60,6 +64,22 @@ class Metrics(Collector):
         yield requests
         text = "Requests that were sent on to the owner."
         yield CounterMetricFamily("stele_requests_forwarded", text, value=counters.forwarded)
+
+    def _asynchronous(self) -> Iterator[Metric]:
+        node = self._node
+        waiting = sum(replica.acknowledged.operations for replica in node.replicas.values())
+        text = "Operations of Async keyspaces that were acknowledged here and are not committed."
+        yield _gauge("stele_async_waiting_operations", text, waiting)
+        text = "Such operations that were gone from the log before they were committed."
+        lost = node.delayed_replies.counters.async_lost
+        yield CounterMetricFamily("stele_async_lost_operations", text, value=lost)
+
+    def _transactions(self) -> Iterator[Metric]:
+        recovery = self._node.transaction_recovery
+        text = "Transactions across partitions that have locks in partitions owned here."
+        yield _gauge("stele_transactions_locking", text, len(recovery.held()))
+        text = "Those of them whose coordinator has lost its data: a user has to end them."
+        yield _gauge("stele_transactions_in_doubt", text, len(recovery.in_doubt))
 
     def _durations(self) -> Iterator[Metric]:
         node = self._node
@@ -113,10 +133,73 @@ class Metrics(Collector):
         yield _gauge("stele_partitions_unserved", "Owned and not served.", len(node.roles.unserved()))
         yield _gauge("stele_entries", "Entries in all tablets.", sum(r.entries for r in ready))
         yield _gauge("stele_data_bytes", "Keys and values in all tablets.", sum(r.size_bytes for r in ready))
+        yield from self._keyspaces()
         yield _gauge("stele_log_bytes", "Operations in all logs.", sum(r.tablet.log.bytes for r in ready))
         yield _gauge("stele_pending_bytes", "Written, not committed.", node.delayed_replies.pending_bytes)
+        yield from self._near_caches()
+        yield from self._local_caches()
+        yield from self._events()
         connected = sum(1 for link in node.links.values() if link.ready)
         yield _gauge("stele_members_connected", "Connected links to other members.", connected)
+
+    def _keyspaces(self) -> Iterator[Metric]:
+        text, labels = "Entries of a declared keyspace that this member owns.", ["keyspace"]
+        entries = GaugeMetricFamily("stele_keyspace_entries", text, labels=labels)
+        sizes = GaugeMetricFamily("stele_keyspace_bytes", "Their keys and values.", labels=labels)
+        for each in owned_sizes(self._node.tablets):
+            entries.add_metric([each.keyspace], each.entries)
+            sizes.add_metric([each.keyspace], each.bytes)
+        yield entries
+        yield sizes
+
+    def _local_caches(self) -> Iterator[Metric]:
+        caches, keyspace = self._node.local_caches, ["keyspace"]
+        text = "Entries of a keyspace with mode Invalidation at this member."
+        entries = GaugeMetricFamily("stele_local_cache_entries", text, labels=keyspace)
+        sizes = GaugeMetricFamily("stele_local_cache_bytes", "Memory that they take.", labels=keyspace)
+        text = "Reads of such a keyspace."
+        reads = CounterMetricFamily("stele_local_cache_reads", text, labels=["keyspace", "result"])
+        text = "Entries that made room for others."
+        evicted = CounterMetricFamily("stele_local_cache_evicted", text, labels=keyspace)
+        for each in caches.caches:
+            name = each.keyspace.decode()
+            entries.add_metric([name], len(each))
+            sizes.add_metric([name], each.held_bytes)
+            reads.add_metric([name, "hit"], each.hits)
+            reads.add_metric([name, "miss"], each.misses)
+            evicted.add_metric([name], each.evicted)
+        yield from (entries, sizes, reads, evicted)
+        text = "1 while this member answers hits of such keyspaces."
+        yield _gauge("stele_local_cache_covered", text, int(caches.covered))
+
+    def _events(self) -> Iterator[Metric]:
+        node = self._node
+        text = "Events of keys that this owner has sent, once for each member that listens."
+        yield CounterMetricFamily("stele_events_sent", text, value=node.notifier.sent)
+        text = "Gaps in the events of a partition that subscribers here were informed of."
+        yield CounterMetricFamily("stele_event_gaps", text, value=node.feed.gaps)
+        text = "Messages of channels that were dropped on the way to a member, or here."
+        yield CounterMetricFamily("stele_messages_dropped", text, value=node.broadcast.dropped)
+
+    def _near_caches(self) -> Iterator[Metric]:
+        node = self._node
+        yield _gauge("stele_near_cache_clients", "Clients with a near cache.", node.near_caches.clients)
+        yield _gauge("stele_near_cache_keys", "Keys that they cache.", node.near_caches.keys)
+        text = "Keys owned here that clients of members cache."
+        yield _gauge("stele_near_cache_keys_owned", text, node.invalidations.keys)
+        tables = GaugeMetricFamily(
+            "stele_near_cache_tables_bytes", "Memory for who caches which keys.", labels=["table"]
+        )
+        tables.add_metric(["clients"], node.near_caches.held_bytes)
+        tables.add_metric(["owned"], node.invalidations.held_bytes)
+        yield tables
+        text = "Keys, or whole partitions, that this owner has had dropped."
+        yield CounterMetricFamily("stele_invalidations", text, value=node.invalidations.sent)
+        text = "GETs for other members' partitions in keyspaces with a near cache."
+        reads = CounterMetricFamily("stele_near_cache_reads", text, labels=["result"])
+        reads.add_metric(["hit"], node.near_values.hits)
+        reads.add_metric(["miss"], node.near_values.misses)
+        yield reads
 
 
 def _state(replica: Replica) -> str:

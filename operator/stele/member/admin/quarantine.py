@@ -96,7 +96,7 @@ class Quarantine:
             raise Refused(
                 f"row {row.version} {row.replicas} names this member: the master repairs it", "ILLEGAL_STATE"
             )
-        full = len(row.members) >= max(1, node.table.replicas)
+        full = len(row.members) >= max(1, node.table.replicas_of(replica.partition))
         near = any(link.ready for member, link in node.links.items() if member in row.members)
         if full and near:
             raise Refused(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stele.core.control.commands import OpId
+from stele.core.kv.keyspaces import undeclared_failure
 from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
 from stele.member.background import Background
@@ -21,7 +22,8 @@ from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
-from stele.member.replication.tablet_store import TabletStore, log_range
+from stele.member.replication.stored_log import log_range
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.router import RequestRouter
 from stele.member.storage import failpoints
@@ -157,14 +159,31 @@ class BulkLoads:
         refusal = self._executor.refusal_at(owner)
         if refusal is not None:
             raise Refused(refusal.text, refusal.code)
+        self._check_keyspace(replica.partition, order.keyspace.encode())
         if replica.loading:
             raise Refused(f"partition {replica.partition} is applying another load: retry", "BUSY")
+        if replica.locks is not None and replica.locks.any_in(order.keyspace.encode()):
+            text = "transactions across partitions have locked keys of this keyspace: retry"
+            raise Refused(f"partition {replica.partition}: {text}", "BUSY")
         made = self._local.files.manifest(load, replica.partition, replica.generation, order.crc32c)
         wanted = (order.keyspace, order.entries, order.bytes)
         if made is None or (made.keyspace, made.entries, made.bytes) != wanted:
             raise Refused(
                 f"partition {replica.partition}: load {load} is not staged with these rows", "NOT_STAGED"
             )
+
+    def _check_keyspace(self, partition: int, keyspace: bytes) -> None:
+        known, group = self._tablets.table.keyspaces, self._tablets.table.routes.group(keyspace)
+        if partition not in group:
+            text = f"partition {partition} has no keys of {keyspace.decode()}, they are in {group.start} to "
+            raise Refused(
+                f"{text}{group.stop - 1}: upgrade the loader, and repeat the load", "WRONG_PARTITION"
+            )
+        refusal = known.full.get(keyspace)
+        if known.only and keyspace not in known.only:
+            refusal = undeclared_failure(keyspace)
+        if refusal is not None:
+            raise Refused(refusal.text, refusal.code)
 
     async def _until_applied(self, replica: Replica, index: int) -> None:
         request = Request(RequestKind.EXECUTE, replica.partition, b"", self._background.loop.create_future())

@@ -109,10 +109,12 @@ class LocalLoads:
                 if source not in self._table.members:
                     gone = False
                     continue
+                group = self._table.routes.group(job.keyspace.encode())
                 order = BuildOrder(
                     generation=job.generation,
                     keyspace=job.keyspace,
-                    partitions=len(self._table.rows),
+                    partitions=len(group),
+                    first=group.start,
                     source=source,
                     crc32c=job.value.crc32c,
                 )

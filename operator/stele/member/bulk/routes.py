@@ -8,6 +8,7 @@ POST   /v1/bulk/snapshots/<session>            to the owner: open a checkpoint (
 DELETE /v1/bulk/snapshots/<session>            close it
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +16,8 @@ import msgspec
 from aiohttp import web
 
 from stele.core.control import commands as m
+from stele.core.control.commands import Slots
+from stele.core.table.table import Partition
 from stele.errors import BadInput, Refused, Stale
 from stele.member.bulk.loads import BulkLoads
 from stele.member.copy.sessions import CopySessions
@@ -23,6 +26,7 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.wire.copy.bulk import (
     EXPORT_PREFIX,
+    BulkGroup,
     BulkMember,
     BulkTable,
     LoadList,
@@ -61,7 +65,9 @@ class BulkRoutes:
             admin_port=settings.admin_port,
             transfer_port=settings.transfer_port,
             members=tuple(BulkMember(i, info.name, info.address) for i, info in known.members.items()),
-            rows=tuple((row.version, row.replicas) for row in known.rows),
+            rows=_rows(known.rows[: known.main]),
+            group_rows=_rows(known.rows[known.main :]),
+            groups=tuple(BulkGroup(each.keyspace, each.first, each.count) for each in known.groups.groups),
         )
         return _json(table)
 
@@ -105,6 +111,10 @@ class BulkRoutes:
         if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) >= count:
             raise BadInput(f"partition is {text[:40]!r}; this member's table has {count}")
         return int(text)
+
+
+def _rows(rows: Sequence[Partition]) -> tuple[tuple[int, Slots], ...]:
+    return tuple((row.version, row.replicas) for row in rows)
 
 
 def _session(request: web.Request) -> str:

@@ -79,9 +79,8 @@ class AbandonedHandovers:
         replica = self._tablets.replica_of(request.partition)
         async with replica.lock:
             accepted = replica.meta.accepted
-            newest = max(
-                self._tablets.rows[request.partition].version, 0 if accepted is None else accepted.version
-            )
+            known = self._tablets.table.row_of(request.partition)
+            newest = max(known.version, 0 if accepted is None else accepted.version)
             cancelled = newest <= request.base
             if cancelled:
                 await self._metadata.save_meta(replica, refused=Frozen(request.id, request.base))

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import msgspec
 
 from stele.core.control import commands as m
+from stele.core.formats import TRANSACTIONS
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import Event, step
 from stele.errors import Corrupt, SteleError
 from stele.member.control.abandoned_handover import AbandonedHandovers
+from stele.member.control.clearing import KeyspaceClearer
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
 from stele.member.control.last_copies import LastCopies
@@ -48,6 +50,7 @@ class Exchange:
     _settings: LiveSettings
     _lease_duration: LeaseDuration
     _last_copies: LastCopies
+    _clearer: KeyspaceClearer
     _reporter: Reporter
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class Exchange:
             if not request.recipient:
                 return self._report(request)
             self._handovers.on_exchange()
+            if self._tablets.table.lacks_groups(request):
+                return self._report(request)
             try:
                 await self._adopt(request)
                 await self._fencing.tidy()
@@ -78,6 +83,8 @@ class Exchange:
                     None if request.settings is None else request.settings.lease_ms
                 )
                 self._last_copies.on_exchange(request.without_copy)
+                self._clearer.on_exchange(request.clear)
+                self._tablets.table.keyspaces.refuse_growth(request.over_quota)
             except SteleError as error:
                 log.error("exchange refused: %s", error)
                 return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)
@@ -112,7 +119,7 @@ class Exchange:
         if request.self_index < 0:
             raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
         if request.partitions:
-            table.resize(request.partitions)
+            table.resize(request)
         newer_rows = table.newer(request.rows)
         if not newer_rows and not self._half_adopted and table.knows(request):
             return
@@ -123,9 +130,10 @@ class Exchange:
         if table.me != me_before:
             self._tablets.me_changed()
         await self._create_tablets(newer_rows)
+        await self._note_older(newer_rows)
         await self._metadata.save_table(newer_rows)
         failpoints.hit("table.saved")
-        table.features_saved()
+        table.saved()
         self._peers.require(table.features)
         if reconnect:
             self._peers.connect()
@@ -133,6 +141,20 @@ class Exchange:
             self._roles.adopt(row.partition, Partition(row.version, row.replicas))
         self._metadata.overtaken.update(row.partition for row in newer_rows)
         self._half_adopted = False
+
+    async def _note_older(self, newer_rows: list[m.Row]) -> None:
+        """Record before the table which copies this member owns only because a user accepts them."""
+        if self._tablets.table.features < TRANSACTIONS:
+            return
+        for row in newer_rows:
+            known, replica = self._tablets.rows[row.partition], self._tablets.replicas.get(row.partition)
+            if replica is None or not replica.ready or row.replicas[0] != self._tablets.me:
+                continue
+            accepted = replica.meta.accepted
+            agreed = accepted is not None and accepted.version == row.version
+            if known.version and self._tablets.me not in known.replicas and not agreed:
+                async with replica.lock:
+                    await self._metadata.save_meta(replica, older=row.version)
 
     async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
         """Create empty tablets for new partitions whose row names this member."""

@@ -40,10 +40,20 @@ class Fencing:
                 raise Stale(f"term {replica.tablet.promised} was promised", "STALE_TERM")
             self._leave_owner(replica, command.term)
             await self._metadata.save_meta(replica, promised=max(command.term, replica.meta.promised))
-        wait = self._lease_grantor.wait_seconds(command.partition, self._background.now())
-        if wait > 0 and not command.owner_dead:
+        wait = self._wait_seconds(command)
+        if wait > 0:
             return m.Result(m.WAIT, "the old owner may hold a lease", int(wait * 1000) + 1, replica.last)
         return m.Result(last=replica.last)
+
+    def _wait_seconds(self, command: m.Fence) -> float:
+        """Return how long the old owner may hold a lease.
+
+        The owner's process that the master knows to be dead need not be the last one that holds a lease.
+        """
+        if command.owner_dead and not command.dead_incarnation:
+            return 0.0
+        now = self._background.now()
+        return self._lease_grantor.wait_seconds(command.partition, now, command.dead_incarnation)
 
     def _check_step(self, partition: int, version: int) -> None:
         if text := self._tablets.table.version_jump(partition, version):

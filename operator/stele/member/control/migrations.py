@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stele.core.control import commands as m
+from stele.core.copy.states import CopyState
 from stele.core.placement.migration import Type, swapped
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
@@ -17,6 +18,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.last_copies import LastCopies
 from stele.member.copy.quarantined_log import keep_log_tail
+from stele.member.events.moves import EntryMoves
 from stele.member.live_settings import LiveSettings
 from stele.member.replication.gc import BEYOND_LIMIT_S, drop_expired, quarantine
 from stele.member.replication.latency import HandOverTimes
@@ -50,6 +52,7 @@ class Migrations:
     _services: Services
     _background: Background
     _hand_over_times: HandOverTimes
+    _moves: EntryMoves
 
     # -- at the destination
 
@@ -162,16 +165,16 @@ class Migrations:
         return [self._copy_report(r, r.meta.copy) for r in self._tablets.replicas.values() if r.meta.copy]
 
     def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
-        state, error = m.CopyState.STARTED, ""
+        state, error = CopyState.STARTED, ""
         # A copy that has not started did not fail: the master repeats the command, or aborts it.
         if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
-            state, error = m.CopyState.FAILED, replica.broken or "this member restarted during the copy"
+            state, error = CopyState.FAILED, replica.broken or "this member restarted during the copy"
         elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
-            state = m.CopyState.ACCEPTED
+            state = CopyState.ACCEPTED
         elif replica.received:
-            state = m.CopyState.INGESTED
+            state = CopyState.INGESTED
         elif replica.state is TabletState.COPYING:
-            state = m.CopyState.COPYING
+            state = CopyState.COPYING
         refused = replica.meta.refused is not None and replica.meta.refused.id == copy.id
         return m.CopyReport(
             copy.id,
@@ -329,7 +332,9 @@ class Migrations:
         state = step(block.state, event)
         last = replica.last
         self._roles.retire(replica)
-        gone = quarantine(block, self._background.wall() + keep_seconds, last)
+        until_s = self._background.wall() + keep_seconds
+        moves = event is Event.DELETE and self._moves.wanted
+        gone = quarantine(block, until_s, last, unreported=moves)
         await self._metadata.save_block(replica, msgspec.structs.replace(gone, state=state, last=last))
         replica.records.clear()
         replica.keyspaces = {}
@@ -352,13 +357,7 @@ class Migrations:
 def hand_over_point(replica: Replica) -> m.OpId | None:
     """Return a frozen partition's last operation, once it is on disk and no request waits here."""
     owner, frozen = replica.owner, replica.meta.frozen
-    if (
-        owner is None
-        or frozen is None
-        or frozen.id != owner.frozen
-        or replica.waiters
-        or replica.waiting_for_lease
-    ):
+    if owner is None or frozen is None or frozen.id != owner.frozen or replica.owes:
         return None
     if owner.learner is None or owner.learner.state is not LearnerState.IN_SYNC:
         return None

@@ -10,6 +10,8 @@ from stele.core.delta import DeltaLog
 from stele.core.formats import FormatRange
 from stele.member import limits
 from stele.member.background import Background
+from stele.member.control.clearing import KeyspaceClearer
+from stele.member.control.keyspace_sizes import owned_sizes
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
@@ -20,6 +22,7 @@ from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
 from stele.member.replication.write_rate import WriteRate
+from stele.member.serving.recovery import TransactionRecovery
 from stele.member.serving.roles import Roles
 from stele.member.settings import Settings
 from stele.wire.storage.volume import Instance
@@ -52,6 +55,8 @@ class Reporter:
     _migrations: Migrations
     _sessions: CopySessions
     _planned_stop: PlannedStop
+    _clearer: KeyspaceClearer
+    _recovery: TransactionRecovery
     _background: Background
 
     def __post_init__(self) -> None:
@@ -62,6 +67,8 @@ class Reporter:
         self._all_reported_at = float("-inf")
         self._rates: dict[int, WriteRate] = {}
         self._stats = m.Stats()
+        self._keyspaces: tuple[m.KeyspaceSize, ...] = ()
+        self._keyspaces_number = 0
         self._first_reply_unix_seconds: float | None = None
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
@@ -86,13 +93,16 @@ class Reporter:
             base=base,
             tablets=tuple(tablets),
             dropped=tuple(dropped),
+            keyspaces=None if base and base >= self._keyspaces_number else self._keyspaces,
         )
 
     def for_take_over(self, reply: m.ExchangeReply) -> m.ExchangeReply:
         """Add what only a new master needs: table and member list, and what it needs to continue copies."""
         table, sessions = self._tablets.table, self._sessions.take_over()
         members = tuple(table.members.values())
-        return msgspec.structs.replace(reply, rows=table.to_rows(), members=members, sessions=sessions)
+        return msgspec.structs.replace(
+            reply, rows=table.to_rows(), members=members, sessions=sessions, groups=table.groups
+        )
 
     def _reply(self, code: str, detail: str) -> m.ExchangeReply:
         table, fetches = self._tablets.table, self._sessions.fetches
@@ -118,6 +128,10 @@ class Reporter:
             stopping=self._planned_stop.announced,
             formats=self._formats,
             features=table.features,
+            catalog_version=table.keyspaces.catalog.version,
+            cleared=self._clearer.cleared,
+            groups_version=table.groups.version,
+            in_doubt=len(self._recovery.in_doubt),
         )
 
     def _update_delta_log(self) -> None:
@@ -137,6 +151,8 @@ class Reporter:
                 self._reported[partition] = mark
                 changed[partition] = tablet_report(replica, self._rates.get(partition))
         self._delta_log.update(changed, gone)
+        if everything and (sizes := owned_sizes(self._tablets)) != self._keyspaces:
+            self._keyspaces, self._keyspaces_number = sizes, self._delta_log.number
         for partition in gone:
             self._reported.pop(partition, None)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from stele.core.control import commands as m
 from stele.core.copy.pacing import lack_of_space
+from stele.core.copy.states import FetchState, JobState
 from stele.errors import Refused, Unavailable
 from stele.member import limits
 from stele.member.background import Background
@@ -38,7 +39,7 @@ class _Fetch:
     task: "asyncio.Task[None] | None" = field(default=None)
 
     def fail(self, failure: m.Reason) -> None:
-        self.report = msgspec.structs.replace(self.report, state=m.FetchState.FAILED, failure=failure)
+        self.report = msgspec.structs.replace(self.report, state=FetchState.FAILED, failure=failure)
 
 
 @dataclass(eq=False)
@@ -61,7 +62,7 @@ class Fetches:
         Raises Refused: NO_SPACE, UNKNOWN_MEMBER, BUSY.
         """
         existing = self._fetches.get(name)
-        if existing is not None and existing.report.state is not m.FetchState.FAILED:
+        if existing is not None and existing.report.state is not FetchState.FAILED:
             return m.Result()
         source = self._table.members.get(command.source)
         if source is None:
@@ -77,7 +78,7 @@ class Fetches:
             token=command.token,
             items=command.items,
         )
-        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, m.FetchState.RUNNING, 0))
+        fetch = self._fetches[name] = _Fetch(m.FetchReport(name, FetchState.RUNNING, 0))
         fetch.task = asyncio.create_task(self._follow(fetch, job))
         return m.Result()
 
@@ -90,7 +91,7 @@ class Fetches:
         """Start the copy and poll its status until it ends; errors go into the report."""
         answered = self._background.now()
         started = False
-        while fetch.report.state is m.FetchState.RUNNING:
+        while fetch.report.state is FetchState.RUNNING:
             try:
                 if not started:
                     await self._transfer.call("POST", "/v1/copies", _encode(job))
@@ -179,8 +180,8 @@ def remove_session(path: Path) -> None:
 
 
 def _fetch_report(session: str, status: CopyJobStatus) -> m.FetchReport:
-    ended = status.state in (m.JobState.DONE, m.JobState.FAILED)
-    state = m.FetchState(status.state) if ended else m.FetchState.RUNNING
+    ended = status.state in (JobState.DONE, JobState.FAILED)
+    state = FetchState(status.state) if ended else FetchState.RUNNING
     return m.FetchReport(
         session, state, status.copied_bytes, status.finished, status.failure, status.tasks, status.retries
     )

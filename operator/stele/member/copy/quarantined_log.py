@@ -14,7 +14,8 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.gc import log_tail_range, owns_log
 from stele.member.replication.replica import Replica
-from stele.member.replication.tablet_store import TabletStore, log_range
+from stele.member.replication.stored_log import log_range
+from stele.member.replication.tablet_store import TabletStore
 from stele.member.storage import failpoints
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import term_of
@@ -33,8 +34,7 @@ async def keep_log_tail(tablets: TabletStore, background: Background, replica: R
     block = replica.block
     if block is None or not owns_log(block):
         return
-    if not tablets.write():
-        raise Unavailable(tablets.stalled, "NO_SPACE")
+    tablets.writer.write_all()
     try:
         if await _copy(tablets, replica, block.generation):
             await background.in_thread(tablets.engine.flush)
@@ -62,7 +62,7 @@ async def restore_log_tail(tablets: TabletStore, partition: int, generation: int
     """Copy saved operations back into the log, which must be empty. On disk after the next sync."""
     begin, end = log_tail_range(partition, generation)
     while page := tablets.engine.scan(begin, end, PAGE_OPERATIONS, limits.ENGINE_WRITE_BYTES_MAX):
-        if not tablets.has_room(sum(len(record) for _, record in page)):
+        if not tablets.writer.has_room(sum(len(record) for _, record in page)):
             raise Unavailable("the volume is full", "NO_SPACE")
         tablets.engine.write_log([(keys.log_key(partition, _index(key)), record) for key, record in page])
         begin = page[-1][0] + b"\0"

@@ -1,14 +1,17 @@
 """Replies of owned tablets that wait: for a commit of what they saw, then for a lease to answer reads.
 
-Until then the bytes logged and those of the replies are counted, so that they have a limit. Replies to the
-master are in `member.control.report`.
+Those of Async keyspaces wait for this member's own log only, while it has leases and as far as there is room
+for operations that are answered and not committed. Until they are answered, the bytes logged and those of the
+replies are counted, so that they have a limit. Replies to the master are in `member.control.report`.
 """
 
+import logging
 from collections.abc import Callable
 
 import msgspec
 
 from stele.core.tablet.leases import LeaseHolder
+from stele.core.tablet.log import OpId
 from stele.core.tablet.owner import Phase
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
@@ -16,20 +19,26 @@ from stele.member.replication.latency import Histogram
 from stele.member.replication.replica import Replica
 from stele.member.replication.request import Request
 
+log = logging.getLogger("stele.replication")
+
 
 class Counters(msgspec.Struct):
     """Commands since the start of the process.
 
     `reads` and `writes` were answered here, as the owner; `forwarded` counts requests to other owners. The
-    others got no answer: they were not done, or it is `uncertain` whether they were.
+    others got no answer: they were not done, or it is `uncertain` whether they were. `backup_reads` were
+    answered here as a backup. `async_lost` are operations of Async keyspaces that were answered, and
+    were cut from the log before their commit was known here.
     """
 
     reads: int = 0
+    backup_reads: int = 0
     writes: int = 0
     forwarded: int = 0
     unavailable_reads: int = 0
     unavailable_writes: int = 0
     uncertain: int = 0
+    async_lost: int = 0
 
     @property
     def errors(self) -> int:
@@ -42,15 +51,29 @@ class Counters(msgspec.Struct):
             self.unavailable_reads += len(request.commands) or 1
 
 
-class DelayedReplies:
-    """Replies in the order of each tablet's log. `now` is the clock of requests' deadlines."""
+def _nothing(*_: object) -> None:
+    return
 
-    def __init__(self, lease_holder: LeaseHolder, now: Callable[[], float]) -> None:
+
+class DelayedReplies:
+    """Replies in the order of each tablet's log. `now` is the clock of requests' deadlines.
+
+    `acknowledged` is called before a write is answered that is not applied yet.
+    """
+
+    def __init__(
+        self,
+        lease_holder: LeaseHolder,
+        now: Callable[[], float],
+        acknowledged: Callable[[Replica, Request], None] = _nothing,
+    ) -> None:
         self._lease_holder = lease_holder
         self._now = now
+        self._acknowledged = acknowledged
         self._waiting_for_lease: dict[int, Replica] = {}
         self.pending_bytes = 0
         self.held_bytes = 0
+        self.acknowledged_bytes = 0
         self.counters = Counters()
         self.latencies = {"read": Histogram(), "write": Histogram()}
 
@@ -62,10 +85,51 @@ class DelayedReplies:
         return few and self.held_bytes < limits.HELD_REPLIES_BYTES_MAX
 
     def wait(self, replica: Replica, request: Request) -> None:
-        """Answer the request once its operation is applied."""
+        """Answer the request once its operation is applied, or held here if it may be answered early."""
         self.held_bytes += request.reply_bytes
         self.pending_bytes += request.bytes
-        replica.waiters.append(request)
+        if request.early:
+            replica.early.append(request)
+            self.held(replica)
+        else:
+            replica.waiters.append(request)
+
+    def held(self, replica: Replica) -> None:
+        """Answer, in order, the early requests whose operations this member's own log holds.
+
+        Without a lease of every replica another owner may have been stored, which never gets them: then they
+        wait for the commit.
+        """
+        early, owner = replica.early, replica.owner
+        while early and owner is not None and early[0].index <= owner.synced:
+            if not self.may_read(replica):
+                self._waiting_for_lease[replica.partition] = replica
+                return
+            if early[0].wrote and not self._has_room_for(replica, early[0]):
+                return
+            self._acknowledge(replica, early.popleft())
+
+    def may_have_answered(self, replica: Replica, index: int, size: int) -> None:
+        """Count an operation that the process before this one may have answered before its commit."""
+        size += limits.ASYNC_OPERATION_BYTES
+        replica.acknowledged.add(index, 1, size)
+        self.acknowledged_bytes += size
+
+    def _has_room_for(self, replica: Replica, request: Request) -> bool:
+        size = _memory(request)
+        fits = replica.acknowledged.bytes + size <= limits.ASYNC_PARTITION_BYTES_MAX
+        return fits and self.acknowledged_bytes + size <= limits.ASYNC_BYTES_MAX
+
+    def _acknowledge(self, replica: Replica, request: Request) -> None:
+        if request.wrote:
+            size = _memory(request)
+            replica.acknowledged.add(request.index, request.writes, size)
+            self.acknowledged_bytes += size
+            self._acknowledged(replica, request)
+        self._release(request)
+        term = replica.tablet.log.term_at(request.index)
+        assert term is not None
+        self.done(replica, request, (term, request.index))
 
     def applied(self, replica: Replica) -> None:
         """Answer, in order, the requests whose operations are applied now."""
@@ -74,6 +138,18 @@ class DelayedReplies:
             request = waiters.popleft()
             self._release(request)
             self.answer(replica, request)
+        if replica.acknowledged:
+            self.acknowledged_bytes -= replica.acknowledged.committed(applied)
+        if replica.early:
+            self._applied_early(replica, applied)
+
+    def _applied_early(self, replica: Replica, applied: int) -> None:
+        early = replica.early
+        while early and early[0].index <= applied:
+            request = early.popleft()
+            self._release(request)
+            self.answer(replica, request)
+        self.held(replica)
 
     def answer(self, replica: Replica, request: Request) -> None:
         """Answer now, or hold a read that no lease allows yet."""
@@ -83,7 +159,14 @@ class DelayedReplies:
             replica.waiting_for_lease.append(request)
             self._waiting_for_lease[replica.partition] = replica
             return
+        self.done(replica, request)
+
+    def done(self, replica: Replica, request: Request, at: OpId | None = None) -> None:
+        """Answer with the replies that the request has. They depend on operation `at`, None for the applied
+        ones."""
         self._count(request)
+        if request.saw is not None:
+            request.saw(at or replica.tablet.log.applied)
         request.done(request.replies)
 
     def _count(self, request: Request) -> None:
@@ -111,7 +194,7 @@ class DelayedReplies:
         return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, self._now())
 
     def leases_changed(self) -> None:
-        """Answer the reads that only waited for a lease."""
+        """Answer what only waited for a lease."""
         replicas, self._waiting_for_lease = self._waiting_for_lease, {}
         for replica in replicas.values():
             waiting = replica.waiting_for_lease.copy()
@@ -119,6 +202,7 @@ class DelayedReplies:
             for request in waiting:
                 self._release(request)
                 self.answer(replica, request)
+            self.held(replica)
 
     def _release(self, request: Request) -> None:
         self.held_bytes -= request.reply_bytes
@@ -131,8 +215,10 @@ class DelayedReplies:
 
         Logged writes are still answered if this member `follows` the new owner and that one commits them.
         """
-        waiting = (*replica.waiters, *replica.waiting_for_lease)
+        logged = sorted((*replica.waiters, *replica.early), key=lambda request: request.index)
+        waiting = (*logged, *replica.waiting_for_lease)
         replica.waiters.clear()
+        replica.early.clear()
         replica.waiting_for_lease.clear()
         replica.forget_ahead()
         again: list[Request] = []
@@ -149,21 +235,32 @@ class DelayedReplies:
         return again
 
     def cut(self, replica: Replica, index: int) -> None:
-        """Fail the writes after `index`, which were truncated from the log, as uncertain."""
-        kept = [request for request in replica.waiters if request.index <= index]
-        for request in replica.waiters:
-            if request.index > index:
-                self._release(request)
-                self.uncertain(request)
-        replica.waiters.clear()
-        replica.waiters.extend(kept)
+        """Fail the writes after `index`, which were truncated from the log, as uncertain.
+
+        Those that were answered already are lost.
+        """
+        for waiting in (replica.waiters, replica.early):
+            kept = [request for request in waiting if request.index <= index]
+            for request in waiting:
+                if request.index > index:
+                    self._release(request)
+                    self.uncertain(request)
+            waiting.clear()
+            waiting.extend(kept)
+        lost, size = replica.acknowledged.cut(index)
+        self.acknowledged_bytes -= size
+        if lost:
+            self.counters.async_lost += lost
+            text = "partition %d: %d acknowledged operations of Async keyspaces are lost with its owner"
+            log.warning(text, replica.partition, lost)
 
     def expire(self, replica: Replica, now: float) -> None:
         """Fail requests that have waited past their deadline."""
-        while replica.waiters and replica.waiters[0].deadline <= now:
-            request = replica.waiters.popleft()
-            self._release(request)
-            self.uncertain(request)
+        for waiting in (replica.waiters, replica.early):
+            while waiting and waiting[0].deadline <= now:
+                request = waiting.popleft()
+                self._release(request)
+                self.uncertain(request)
         late = [request for request in replica.waiting_for_lease if request.deadline <= now]
         if late:
             replica.waiting_for_lease[:] = [
@@ -194,3 +291,8 @@ class DelayedReplies:
                 f"{limits.WAIT_SECONDS_MAX:g} s, or its owner changed; the write may or may not be done"
             )
         )
+
+
+def _memory(request: Request) -> int:
+    """Return the bytes of memory that a request's operations take until they are committed."""
+    return request.bytes + request.writes * limits.ASYNC_OPERATION_BYTES

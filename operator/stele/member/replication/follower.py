@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from stele.core.formats import INVALIDATION_MODE
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code
 from stele.core.tablet.lifecycle import TabletState
@@ -57,8 +58,14 @@ class Follower:
             self._replicator.reply(sender, peer.Acks(acks))
 
     def _on_heartbeat(self, sender: Inbound, message: peer.Heartbeat) -> None:
-        seconds, excluded = self._replicator.lease_grantor.renew(sender.sender, self._now())
-        sender.send(peer.Lease(message.at, seconds, tuple(excluded), no_space=self._gate.full))
+        seconds, excluded = self._replicator.lease_grantor.renew(
+            sender.sender, self._now(), sender.incarnation
+        )
+        version = self._tablets.table.member_list_version if sender.format >= INVALIDATION_MODE else 0
+        lease = peer.Lease(
+            message.at, seconds, tuple(excluded), no_space=self._gate.full, list_version=version
+        )
+        sender.send(lease)
 
     def _on_probe(self, sender: Inbound, message: peer.Probe) -> None:
         items = [self._probe_result(sender.sender, item) for item in message.items]

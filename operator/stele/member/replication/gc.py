@@ -10,7 +10,7 @@ from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.member import limits
 from stele.member.replication.replica import Replica
-from stele.member.replication.tablet_store import log_range
+from stele.member.replication.stored_log import log_range
 from stele.member.storage import failpoints
 from stele.ports.engine import Engine
 from stele.wire.storage import keys
@@ -85,12 +85,14 @@ BEYOND_LIMIT_S = 0.0
 """When generations beyond QUARANTINED_MAX expire: at once."""
 
 
-def quarantine(block: Superblock, until_s: float, last: OpId) -> Superblock:
+def quarantine(block: Superblock, until_s: float, last: OpId, *, unreported: bool = False) -> Superblock:
     """Return the superblock with its generation quarantined until then. `last` is where its log ends.
+
+    `unreported`: its entries' departure is to be reported.
 
     Beyond QUARANTINED_MAX, the generations that expire first are deleted by the next sweep.
     """
-    entries = (*block.quarantined, Quarantined(block.generation, until_s, last))
+    entries = (*block.quarantined, Quarantined(block.generation, until_s, last, unreported))
     kept = sorted(entries, key=lambda entry: entry.until_s)[-limits.QUARANTINED_MAX :]
     return msgspec.structs.replace(
         block,

@@ -13,12 +13,16 @@ from typing import Protocol
 from stele.adapters.rpc.connection import Connection
 from stele.core.control.commands import MemberInfo
 from stele.core.formats import FIRST, FormatRange
+from stele.core.tablet.leases import UNKNOWN_INCARNATION
 from stele.member import limits
 from stele.member.replication.request import Request
 from stele.wire import peer
 from stele.wire.resp import ARGUMENT_BYTES
 
 log = logging.getLogger("stele.links")
+
+PUSH_BYTES = 64
+"""What a message that was not requested counts for, besides its content."""
 
 
 class Identity(Protocol):
@@ -32,6 +36,11 @@ class Identity(Protocol):
 
     @property
     def me(self) -> int: ...
+
+    @property
+    def incarnation(self) -> int:
+        """How often processes of this member have started on its volume."""
+        ...
 
     @property
     def formats(self) -> FormatRange:
@@ -59,7 +68,7 @@ class Link:
     """A connection that this member dials.
 
     `behind` are partitions with something to send; `in_flight` the sizes of unacknowledged Append messages;
-    `requests` the forwarded requests, by id; `format` is that of the session.
+    `requests` the forwarded requests, by id; `format` is that of the session; `sessions` counts them.
     """
 
     def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
@@ -72,6 +81,7 @@ class Link:
         self._connection: Connection | None = None
         self._ended = asyncio.Event()
         self.ready = False
+        self.sessions = 0
         self.format = FIRST
         self.behind: dict[int, None] = {}
         self.in_flight: deque[int] = deque()
@@ -116,7 +126,15 @@ class Link:
         self._connection = connection
         identity = self._identity
         me, formats = identity.me, identity.formats
-        hello = peer.Hello(peer.GREETING_FORMAT, identity.cluster, me, identity.uuid, self.uuid, formats)
+        hello = peer.Hello(
+            peer.GREETING_FORMAT,
+            identity.cluster,
+            me,
+            identity.uuid,
+            self.uuid,
+            formats,
+            identity.incarnation,
+        )
         connection.send(hello)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_welcome, connection)
 
@@ -143,6 +161,7 @@ class Link:
             connection.close(text)
             return
         self.ready, self.format = True, common
+        self.sessions += 1
         connection.greeted()
         self._last_logged = ""
         log.info("member %d at %s: connected, format %d", self.member, self.host, common)
@@ -184,6 +203,11 @@ class Link:
             and self.in_flight_bytes < limits.PEER_WINDOW_BYTES
             and len(self.in_flight) < limits.PEER_WINDOW_MESSAGES
         )
+
+    @property
+    def full(self) -> bool:
+        """Whether the member does not read, so that what may be lost should not be sent."""
+        return self._connection is None or not self.ready or self._connection.full
 
     def send(self, message: peer.Message) -> None:
         if self._connection is not None and self.ready:
@@ -243,6 +267,14 @@ class InboundConnections:
         for inbound in [each for each in self._members.values() if each.format < features]:
             inbound.close(_lacks(inbound.format, features))
 
+    def session(self, member: int) -> "Inbound | None":
+        """Return the connection that a member dialed, if there is one."""
+        return self._members.get(member)
+
+    def sessions(self) -> list["Inbound"]:
+        """Return the connections that members dialed."""
+        return list(self._members.values())
+
     def close_all(self, reason: str) -> None:
         for inbound in [*self._greeting, *self._members.values()]:
             inbound.close(reason)
@@ -255,12 +287,15 @@ def _lacks(number: int, features: int) -> str:
     return f"the session has format {number}, the cluster uses {features} now"
 
 
-FORWARDS = (peer.Forward, peer.ForwardScan, peer.ForwardCount)
+FORWARDS = (peer.Forward, peer.ForwardTracked, peer.ForwardScan, peer.ForwardCount, peer.ForwardClear)
+_Forward = peer.Forward | peer.ForwardScan | peer.ForwardCount | peer.ForwardClear
 
 
 def forwarded_bytes(message: peer.Message) -> int:
     """Estimate the memory of a waiting forwarded request, in bytes."""
     commands = message.commands if isinstance(message, peer.Forward) else []
+    if isinstance(message, peer.ForwardTracked):
+        commands = [*commands, message.tracked]
     return limits.REQUEST_OVERHEAD_BYTES + sum(
         len(arg) + ARGUMENT_BYTES for args in commands for arg in (*args, b"")
     )
@@ -277,7 +312,9 @@ class Inbound:
         self._connection: Connection | None = None
         self._forwards: deque[peer.Message] = deque()
         self._forwards_bytes = 0
+        self._pushed_bytes = 0
         self.sender = -1
+        self.incarnation = UNKNOWN_INCARNATION
         self.format = FIRST
 
     def opened(self, connection: Connection) -> None:
@@ -307,6 +344,7 @@ class Inbound:
             return
         identity = self._all.identity
         self.sender, self.format = hello.sender, min(hello.formats.most, identity.formats.most)
+        self.incarnation = hello.incarnation or UNKNOWN_INCARNATION
         self._all.greeted(self)
         connection.greeted()
         connection.send(peer.Welcome(identity.uuid, identity.formats))
@@ -330,7 +368,31 @@ class Inbound:
         if self._connection is not None:
             self._connection.send(message)
 
-    def _wait(self, message: peer.Forward | peer.ForwardScan | peer.ForwardCount) -> None:
+    @property
+    def ended(self) -> bool:
+        return self._connection is None
+
+    @property
+    def full(self) -> bool:
+        """Whether the member does not read."""
+        return self._connection is not None and self._connection.full
+
+    def push(self, message: peer.Message, size: int) -> bool:
+        """Send what the member did not request; return False when it has ended.
+
+        A member that reads too slowly is disconnected: it takes what it misses for lost.
+        """
+        connection = self._connection
+        if connection is None:
+            return False
+        self._pushed_bytes = self._pushed_bytes + size + PUSH_BYTES if connection.full else 0
+        if self._pushed_bytes > limits.PEER_PUSHES_BYTES_MAX:
+            connection.close(f"member {self.sender} does not read: {self._pushed_bytes} bytes wait for it")
+            return False
+        connection.send(message)
+        return True
+
+    def _wait(self, message: _Forward) -> None:
         """Queue the request until replies to earlier ones are read."""
         size = forwarded_bytes(message)
         if self._forwards_bytes + size > limits.FORWARDS_WAITING_BYTES_MAX:

@@ -25,7 +25,7 @@ log = logging.getLogger("stele.member")
 class MetadataStore:
     """`overtaken` are partitions whose row may exceed their promises, which no exchange has tidied yet.
 
-    `table_dirty` says that owners sent rows that are not on the volume.
+    `table_dirty` says that the volume lacks rows that owners sent, or what `table_changed` is about.
     """
 
     _volume: Volume
@@ -125,6 +125,10 @@ class MetadataStore:
     def row_from_owner(self, partition: int) -> None:
         """Note that an owner sent a row that the volume lacks and that may overtake promises."""
         self.overtaken.add(partition)
+        self.table_dirty = True
+
+    def table_changed(self) -> None:
+        """Note that the volume lacks something of the table."""
         self.table_dirty = True
 
     def tidy_again(self, overtaken: set[int], *, table_dirty: bool) -> None:

@@ -5,7 +5,9 @@ from collections import deque
 
 from stele.core.control.commands import OpId
 from stele.core.kv.dedup import RememberedClients
+from stele.core.kv.two_phase import Intent, Locks, TxId
 from stele.core.table.table import Replicas
+from stele.core.tablet.acknowledged import Acknowledged
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
@@ -13,6 +15,7 @@ from stele.core.tablet.owner import Learner, Owner
 from stele.member.replication.request import Request
 from stele.wire.storage import keys
 from stele.wire.storage.volume import Consensus, Superblock
+from stele.wire.two_phase import INTENTS
 
 Pending = tuple[tuple[bytes, int] | None, int]
 """(what will be stored under a key: (value, expire_at_ms) or None, index of the operation)."""
@@ -28,22 +31,31 @@ class Replica:
     of the newest such operation for each data key, and `clients` the remembered clients (`core.kv.dedup`).
     `flushed` is the last index whose data survives a crash. `owner_commit` is the owner's last commit index,
     and `fetched_at` when a log's tail was last requested. `broken` is why the tablet is offline, if so.
-    `loads` are the bulk loads in the log, by index; while one is `ingesting`, nothing is applied.
-    `copy_result` is the row that the copy to this member makes, for reports only; empty after a restart.
+    `loads` are the bulk loads in the log, by index; while one is `ingesting`, nothing is applied. `clearing`
+    is the index of the last operation that this owner logged to clear a keyspace, until it is applied.
+    `early` are the requests that may be answered before the commit, in order of the log; `acknowledged` are
+    the operations of those that were. `locks` are those of transactions across
+    partitions, for the owner, None while there are none; `unlocked` says that some were released, so that
+    requests that wait for one may run. `copy_result` is the row that the copy to this member makes, for
+    reports only; empty after a restart.
     """
 
     __slots__ = (
+        "acknowledged",
         "block",
         "broken",
         "busy",
+        "clearing",
         "clients",
         "copy_result",
+        "early",
         "fetched_at",
         "flushed",
         "ingesting",
         "keyspaces",
         "loads",
         "lock",
+        "locks",
         "meta",
         "owner",
         "owner_commit",
@@ -55,6 +67,7 @@ class Replica:
         "promising",
         "records",
         "tablet",
+        "unlocked",
         "waiters",
         "waiting_for_lease",
     )
@@ -80,9 +93,14 @@ class Replica:
         self.pending: dict[bytes, Pending] = {}
         self.clients: RememberedClients | None = None
         self.waiters: deque[Request] = deque()
+        self.early: deque[Request] = deque()
+        self.acknowledged = Acknowledged()
         self.waiting_for_lease: list[Request] = []
         self.loads: dict[int, str] = {}
         self.ingesting = False
+        self.clearing = 0
+        self.locks: Locks | None = None
+        self.unlocked = False
         self.keyspaces = keyspaces or {}
         self.prefixes: dict[bytes, bytes] = {}
         self.lock = asyncio.Lock()
@@ -91,6 +109,11 @@ class Replica:
         self.fetched_at = 0.0
         self.busy = False
         self.copy_result: Replicas = ()
+
+    @property
+    def owes(self) -> bool:
+        """Whether requests wait for an answer."""
+        return bool(self.waiters or self.early or self.waiting_for_lease)
 
     @property
     def state(self) -> TabletState | None:
@@ -146,7 +169,28 @@ class Replica:
     def forget_ahead(self) -> None:
         """Forget the results of logged operations that are ahead of the data."""
         self.pending.clear()
+        self.clearing = 0
         self.clients = None
+        self.locks = None
+
+    def lock_keys(self, id: TxId, intent: Intent, now: float) -> None:
+        """Lock the keys of a transaction that is prepared here."""
+        if self.locks is None:
+            self.locks = Locks()
+        self.locks.take(id, intent, now)
+
+    def unlock_keys(self, id: TxId) -> None:
+        """Unlock the keys of a transaction that ended."""
+        if self.locks is not None:
+            self.locks.release(id)
+            self.unlocked = True
+            if not len(self.locks):
+                self.locks = None
+
+    @property
+    def intents(self) -> int:
+        """Number of transactions in the applied data that hold locks: their values may be about to change."""
+        return self.keyspaces.get(INTENTS, (0, 0))[0]
 
     @property
     def size_bytes(self) -> int:

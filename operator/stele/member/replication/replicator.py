@@ -22,11 +22,14 @@ from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
 from stele.wire import peer
-from stele.wire.storage.log_record import noop_record
+from stele.wire.storage.log_record import Change, batch_record, noop_record
+from stele.wire.two_phase import HISTORY_KEY, MARKS
 
 log = logging.getLogger("stele.replication")
 
 FETCH_INTERVAL_SECONDS = 1.0
+APPLY_AGAIN_SECONDS = 0.2
+"""Pause before operations are applied again that a full volume has refused."""
 
 
 class Replicator:
@@ -60,7 +63,7 @@ class Replicator:
         self.full: set[int] = set()
         self.handlers: dict[type[peer.Message], Callable[[Link, Any], None]] = {
             peer.Acks: self._on_acks,
-            peer.Lease: self._on_lease,
+            peer.Lease: self.on_lease,
             peer.ProbeResult: self._on_probe_result,
             peer.LogTail: self._on_tail,
         }
@@ -117,7 +120,7 @@ class Replicator:
         self._scheduled = False
         if self._stopped:
             return
-        if not self.tablets.write():
+        if not self.tablets.writer.write():
             # Probes are repeated five times a second; only acknowledgements need to wait for room.
             self._replies = [each for each in self._replies if not isinstance(each[1], peer.ProbeResult)]
             # Refuse at once; the ticks retry.
@@ -144,6 +147,8 @@ class Replicator:
             held = replica.owner is owner and replica.tablet.log.holds(last)
             if held and owner.on_synced(last[1]):
                 self.to_apply(replica)
+            if replica.early:
+                self._delayed_replies.held(replica)
 
     def _apply(self) -> None:
         waiting, self._to_apply = self._to_apply, {}
@@ -152,7 +157,11 @@ class Replicator:
         for replica in replicas:
             self._applied(replica)
             behind = replica.tablet.log.applied[1] < replica.tablet.log.committed
-            if not complete and behind and not replica.ingesting:
+            if complete or not behind or replica.ingesting:
+                continue
+            if self.tablets.data_refused:
+                self._loop.call_later(APPLY_AGAIN_SECONDS, self.to_apply, replica)
+            else:
                 self.to_apply(replica)
 
     def _applied(self, replica: Replica) -> None:
@@ -199,7 +208,7 @@ class Replicator:
 
     def send_behind(self, link: Link) -> None:
         """Fill the window of one member, its partitions in turn. Unwritten operations are written first."""
-        if link.behind and link.has_room and not self.tablets.write():
+        if link.behind and link.has_room and not self.tablets.writer.write():
             return
         while link.behind and link.has_room:
             items: list[peer.AppendItem] = []
@@ -258,7 +267,7 @@ class Replicator:
 
     # -- what members answer
 
-    def _on_lease(self, link: Link, lease: peer.Lease) -> None:
+    def on_lease(self, link: Link, lease: peer.Lease) -> None:
         member = link.member
         self.lease_holder.renewed(member, lease.at, lease.seconds, frozenset(lease.excluded))
         if lease.no_space != (member in self.full):
@@ -391,9 +400,19 @@ class Replicator:
         if fetch is not None:
             self._fetch(replica, owner, fetch)
         elif owner.ready_to_commit:
-            self.append(replica, [noop_record(owner.term)])
+            self.append(replica, [self._first_record(replica, owner.term)])
             owner.appended_first()
             self.feed([replica])
+
+    @staticmethod
+    def _first_record(replica: Replica, term: int) -> bytes:
+        """Return the first record of a term: it renames data of which later operations may be lost.
+
+        What counts on the data before learns by that that outcomes may be among them.
+        """
+        if replica.meta.older <= replica.tablet.log.last[0]:
+            return noop_record(term)
+        return batch_record(term, [Change(MARKS, HISTORY_KEY, b"accepted/%d" % term)])
 
     def _fetch(self, replica: Replica, owner: Owner, fetch: Fetch, *, again: bool = False) -> None:
         now = self._loop.time()

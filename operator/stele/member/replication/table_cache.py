@@ -3,16 +3,24 @@
 from collections.abc import Iterable
 
 from stele.core.control.commands import ExchangeRequest, MemberInfo, Row
+from stele.core.kv.keyspaces import catalog_fault
+from stele.core.table.groups import PartitionGroups, groups_fault, is_extension
 from stele.core.table.steps import jump
 from stele.core.table.table import EMPTY, Partition, Stamp, newer, row_fault
 from stele.errors import Corrupt
+from stele.member.replication.keyspaces import Keyspaces
+from stele.member.replication.routes import Routes
+from stele.member.storage import failpoints
 from stele.wire.storage.volume import StoredRow, TableFile
 
 
 class TableCache:
     """Rows by partition. `epoch` is the highest epoch seen; versions never decrease.
 
-    `features` never decrease either, and are in force here once they are on the volume.
+    `main` counts the partitions outside of groups, and never changes once it is known.
+
+    `features` and the versions of `keyspaces` and `groups` never decrease either, and these are in force here
+    once they are on the volume, as are the `routes` of requests.
     """
 
     def __init__(self, file: TableFile, uuid: str = "") -> None:
@@ -29,15 +37,51 @@ class TableCache:
         self._stamp = Stamp(row.version for row in self.rows)
         self._coming: tuple[Row, ...] = ()
         self.features = self._coming_features = file.features
+        self.keyspaces = Keyspaces(file.catalog)
+        self._coming_catalog = file.catalog
+        self.groups = self._coming_groups = file.groups
+        self.main = file.groups.main(len(self.rows))
+        self.routes = Routes(file.groups, self.main)
+        self.known_as = file.known_as
 
-    def resize(self, partitions: int) -> None:
-        """Set the number of partitions, once. Raises Corrupt when it was different before."""
-        if partitions == len(self.rows):
-            return
-        if self.rows:
-            raise Corrupt(f"the table has {len(self.rows)} partitions here, {partitions} at the master")
-        self.rows = [EMPTY] * partitions
-        self._stamp = Stamp([0] * partitions)
+    def note_known(self) -> bool:
+        """Note that all members have this one on their lists, by its index. Returns whether that is new."""
+        before, self.known_as = self.known_as, self.me
+        return before != self.known_as
+
+    def resize(self, request: ExchangeRequest) -> None:
+        """Set the number of partitions. Raises Corrupt when another number of them is outside of groups.
+
+        A master that has just taken over may not know of all groups yet.
+        """
+        known, partitions, groups = len(self.rows), request.partitions, self._coming_groups
+        if request.groups is not None and request.groups.version > groups.version:
+            groups = request.groups
+            if fault := groups_fault(groups, partitions) or self._groups_jump(groups):
+                raise Corrupt(f"the groups of partitions: {fault}")
+        if known and not groups.main(known) == self._coming_groups.main(known) <= partitions <= groups.end(
+            known
+        ):
+            raise Corrupt(f"the table has {known} partitions here, {partitions} at the master")
+        if partitions > known:
+            self.rows += [EMPTY] * (partitions - known)
+            self._stamp = Stamp(row.version for row in self.rows)
+        self._coming_groups, self.main = groups, groups.main(partitions)
+
+    def _groups_jump(self, groups: PartitionGroups) -> str:
+        known = self._coming_groups
+        if known.version and not is_extension(groups, known):
+            return "a partition belongs to another keyspace here"
+        return jump("their version", known.version, groups.version) if known.version else ""
+
+    def row_of(self, partition: int) -> Partition:
+        """Return a partition's row, an empty one for a partition of a group that is not known yet."""
+        return self.rows[partition] if partition < len(self.rows) else EMPTY
+
+    def replicas_of(self, partition: int) -> int:
+        """Return how many replicas a partition should have; 0 when that is not known."""
+        group = self.groups.group_of(partition)
+        return self.replicas if group is None else group.replicas
 
     @property
     def stamp(self) -> int:
@@ -76,6 +120,25 @@ class TableCache:
         left out."""
         return request.member_list_version > self.member_list_version and bool(request.members)
 
+    def brings_catalog(self, request: ExchangeRequest) -> bool:
+        """Return whether a request has a newer catalog of keyspaces. Raises Corrupt for an impossible one."""
+        catalog = request.catalog
+        if catalog is None or catalog.version <= self.keyspaces.catalog.version:
+            return False
+        known = self.keyspaces.catalog.version
+        if fault := catalog_fault(catalog) or (known and jump("the catalog", known, catalog.version)):
+            raise Corrupt(str(fault))
+        return True
+
+    def lacks_groups(self, request: ExchangeRequest) -> bool:
+        """Return whether a request was made for a member that has newer groups than this table, which was
+        damaged since."""
+        return request.groups is None and request.groups_version > self.groups.version
+
+    def brings_groups(self, request: ExchangeRequest) -> bool:
+        """Return whether a request has newer groups of partitions, which `resize` has checked."""
+        return request.groups is not None and request.groups.version > self.groups.version
+
     def knows(self, request: ExchangeRequest) -> bool:
         """Return whether a request has nothing new besides its rows."""
         return (
@@ -84,6 +147,8 @@ class TableCache:
             and request.state == self.state
             and request.format <= self.features
             and not self.brings_members(request)
+            and not self.brings_catalog(request)
+            and not self.brings_groups(request)
             and request.replicas in {0, self.replicas}
         )
 
@@ -94,13 +159,19 @@ class TableCache:
         self.replicas = request.replicas or self.replicas
         self.state = request.state
         self._coming_features = max(self._coming_features, request.format)
+        if self.brings_catalog(request) and request.catalog is not None:
+            self._coming_catalog = request.catalog
         if self.brings_members(request):
             self.member_list_version = request.member_list_version
             self.members = {info.index: info for info in request.members}
 
-    def features_saved(self) -> None:
-        """Put in force the features that the saved file has."""
-        self.features = self._coming_features
+    def saved(self) -> None:
+        """Put in force the features, the groups and the catalog that the saved file has."""
+        self.features, self.groups = self._coming_features, self._coming_groups
+        self.routes.use(self.groups, self.main)
+        if self._coming_catalog is not self.keyspaces.catalog:
+            failpoints.hit("keyspaces.saved")
+            self.keyspaces.use(self._coming_catalog)
 
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
@@ -129,4 +200,7 @@ class TableCache:
             members=tuple(self.members.values()),
             rows=tuple(rows),
             features=self._coming_features,
+            catalog=self._coming_catalog,
+            groups=self._coming_groups,
+            known_as=self.known_as,
         )

@@ -1,89 +1,47 @@
 """All tablets of this member on its engine: loading, writing logs, applying, trimming.
 
-`write` writes everything gathered to the logs in one call; nothing is sent, acknowledged or applied before.
+Nothing is sent, acknowledged or applied before `LogWriter` has written it.
 `apply` writes committed operations to the data, with the tablet's state in the same batch.
 """
 
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from stele.core.control.commands import OpId
-from stele.core.table.table import EMPTY, Partition
+from stele.core.table.table import Partition
 from stele.core.tablet.follower import Code, Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
 from stele.core.tablet.log import OpId as Position
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
+from stele.member.replication.log_writer import LogWriter
+from stele.member.replication.operations import Totals, count_entry, entries_of, take_cleared
 from stele.member.replication.replica import Replica
+from stele.member.replication.stored_log import log_range, restore_log
 from stele.member.replication.table_cache import TableCache
 from stele.member.storage import failpoints
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import Engine
 from stele.wire.storage import keys
 from stele.wire.storage.log_record import (
-    BATCH,
-    DELETE,
+    CLEAR,
     KIND_AT,
     LOAD,
-    PUT,
-    check_kind,
     check_record,
-    split_batch,
-    split_put,
     split_record,
     term_of,
 )
-from stele.wire.storage.log_record import Change as BatchChange
 from stele.wire.storage.volume import APPLIED, Consensus, DataState, Superblock, decode_state, encode_state
 
 log = logging.getLogger("stele.tablets")
 
 Change = tuple[bytes, bytes | None]
-Totals = dict[bytes, tuple[int, int]]
-"""Number of entries and their bytes, by keyspace."""
-_INDEX_MAX = 2**64 - 1
 _GENERATION_MAX = 2**32 - 1
-SIZED_OPERATIONS = 64
 
-
-def log_range(partition: int, first: int = 0) -> tuple[bytes, bytes]:
-    """Return the log keys of one partition from `first` on."""
-    return keys.log_key(partition, first), keys.log_key(partition, _INDEX_MAX)
-
-
-def entries_of(record: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Return, in order, (suffix of the data key after `user_head`, stored value or None) of one operation.
-
-    Raises Unavailable (UNKNOWN_FORMAT) for an operation of a later build.
-    """
-    if record[KIND_AT] == PUT:
-        return [split_put(record)]
-    kind, keyspace, key, value, _ = split_record(record)
-    check_kind(kind)
-    if kind == DELETE:
-        return [(keys.user_tail(keyspace, key), None)]
-    return [_entry(change) for change in split_batch(value)] if kind == BATCH else []
-
-
-def _entry(change: BatchChange) -> tuple[bytes, bytes | None]:
-    stored = None if change.value is None else keys.pack_value(change.value, change.expire_at_ms)
-    return keys.user_tail(change.keyspace, change.key), stored
-
-
-def count_entry(totals: Totals, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """Count the change of an entry's stored value from `old` to `new`."""
-    split = keys.split_user(data_key)
-    assert split is not None
-    keyspace, key = split
-    count, size = totals.get(keyspace, (0, 0))
-    if old is not None:
-        count, size = count - 1, size - len(old) - len(key)
-    if new is not None:
-        count, size = count + 1, size + len(new) + len(key)
-    totals[keyspace] = (count, size)
+OnApplied = Callable[[Replica, list[tuple[int, bytes]]], None]
+"""Takes the (index, name) of each change of an entry; a name is `wire.storage.keys.user_tail`."""
 
 
 class LoadEvents(Protocol):
@@ -109,9 +67,7 @@ def _nothing(*_: object) -> None:
 class TabletStore:
     """Tablets of one member. `applied_bytes` counts since the last flush started.
 
-    `has_room` returns whether the volume has room for that many bytes. Without room RocksDB is not called,
-    because its log never recovers from a failed write. `stalled` is why nothing can be written now, if so,
-    and `refused` whether that is RocksDB's error.
+    `writer` writes the logs. `data_refused`: the last `apply` met a full volume.
     """
 
     def __init__(
@@ -128,17 +84,16 @@ class TabletStore:
         went offline."""
         self.engine = engine
         self.table = table
-        self.has_room = has_room
+        self.writer = LogWriter(engine, has_room)
         self.replicas: dict[int, Replica] = {}
         self.applied_bytes = 0
-        self.stalled = ""
-        self.refused = False
+        self.data_refused = False
         self._on_cut = on_cut
         self._on_broken = on_broken
         self._loads = loads
-        self._puts: list[tuple[bytes, bytes]] = []
-        self._puts_bytes = 0
-        self._cuts: list[tuple[bytes, bytes]] = []
+        self._on_applied: OnApplied | None = None
+        self._on_replaced: Callable[[int], None] = _nothing
+        self._on_advanced: Callable[[int], None] | None = None
 
     @property
     def me(self) -> int:
@@ -148,6 +103,22 @@ class TabletStore:
     @property
     def rows(self) -> Sequence[Partition]:
         return self.table.rows
+
+    def watch(self, on_applied: OnApplied | None, on_replaced: Callable[[int], None]) -> None:
+        """Call `on_applied` with the changes of entries that were applied from now on, None for nothing.
+
+        `on_replaced` is called with a partition whose data is replaced as a whole.
+        """
+        self._on_applied = on_applied
+        self._on_replaced = on_replaced
+
+    @property
+    def watched(self) -> bool:
+        return self._on_applied is not None
+
+    def watch_progress(self, advanced: Callable[[int], None] | None) -> None:
+        """Have a function called with each partition of which operations were applied; None: no function."""
+        self._on_advanced = advanced
 
     def break_off(self, replica: Replica, error: Corrupt) -> None:
         """Take a tablet offline that contradicts itself or its owner, until it is copied again."""
@@ -203,52 +174,17 @@ class TabletStore:
         return replica
 
     def _row(self, partition: int) -> Partition:
-        return self.table.rows[partition] if partition < len(self.table.rows) else EMPTY
+        return self.table.row_of(partition)
 
     def load_data(self, partition: int, generation: int) -> tuple[Log, DataState]:
         """Return the log and data of one generation in the engine. Raises Corrupt when they disagree."""
         state = self.read_state(partition, generation)
-        return self._restore_log(partition, (state.applied.term, state.applied.index)), state
+        return restore_log(self.engine, partition, (state.applied.term, state.applied.index)), state
 
     def read_state(self, partition: int, generation: int) -> DataState:
         """Return the stored state of one generation; the default for an empty one."""
         stored = self.engine.get(keys.meta_key(partition, generation, APPLIED))
         return DataState(OpId(), {}) if stored is None else decode_state(stored)
-
-    def _restore_log(self, partition: int, applied: tuple[int, int]) -> Log:
-        bounds = self.engine.log_bounds(*log_range(partition))
-        if bounds is None:
-            return Log(applied)
-        first, last = (int.from_bytes(key[2:], "big") for key in bounds)
-        terms = self._find_terms(partition, first, last)
-        return Log.restored(applied, first, last, terms, self._log_bytes(partition, first, last))
-
-    def _log_bytes(self, partition: int, first: int, last: int) -> int:
-        """Estimate the operations' bytes from the last ones: reading all would delay the start."""
-        begin = keys.log_key(partition, max(first, last - SIZED_OPERATIONS + 1))
-        some = self.engine.scan_log(begin, keys.log_key(partition, last + 1), limits.ENGINE_WRITE_BYTES_MAX)
-        return sum(len(value) for _, value in some) * (last - first + 1) // max(1, len(some))
-
-    def _find_terms(self, partition: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Return (first index of a term, term) pairs.
-
-        Terms never decrease, so a bisection finds each boundary.
-        """
-        found: list[tuple[int, int]] = []
-        index = first
-        while index <= last:
-            term = self._term_in_log(partition, index)
-            found.append((index, term))
-            index += bisect_left(
-                range(index, last + 1), term + 1, key=lambda i: self._term_in_log(partition, i)
-            )
-        return found
-
-    def _term_in_log(self, partition: int, index: int) -> int:
-        record = self.engine.get_log(keys.log_key(partition, index))
-        if record is None:
-            raise Corrupt(f"partition {partition}: operation {index} is missing in the log")
-        return int(term_of(record)[0])
 
     def highest_generation(self, partition: int) -> int:
         """Return the greatest generation with any data, for a tablet whose superblock cannot be read."""
@@ -259,16 +195,13 @@ class TabletStore:
     # -- the log
 
     def log_append(self, replica: Replica, records: list[bytes], term: int) -> None:
-        """Append operations of one term to the log; the next `write` writes them."""
-        record_log, partition, log_key = replica.tablet.log, replica.partition, keys.log_key
+        """Append operations of one term to the log; the next write of the logs writes them."""
+        record_log = replica.tablet.log
         first = record_log.last[1] + 1
         size = sum(map(len, records))
         replica.records.update(enumerate(records, first))
-        self._puts += [(log_key(partition, index), record) for index, record in enumerate(records, first)]
         record_log.append(term, len(records), size)
-        self._puts_bytes += size
-        if self._puts_bytes >= limits.ENGINE_WRITE_BYTES_MAX:
-            self.write()
+        self.writer.put(replica.partition, first, records, size)
 
     def take(self, replica: Replica, prev: Position, records: list[bytes], source: int) -> Code:
         """Append operations that follow `prev` in the log of member `source`.
@@ -316,53 +249,18 @@ class TabletStore:
         if index >= last:
             return
         tablet.log.truncate(index)
-        begin, end = log_range(replica.partition, index + 1)
-        self._puts = [(key, record) for key, record in self._puts if not begin <= key < end]
-        self._cuts.append((begin, end))
-        if self.write():
-            failpoints.hit("write.cut")
+        self.writer.cut(replica.partition, index + 1)
         for gone in range(index + 1, last + 1):
             replica.records.pop(gone, None)
         replica.loads = {at: load for at, load in replica.loads.items() if at <= index}
         self._on_cut(replica, index)
-
-    def write(self) -> bool:
-        """Write everything gathered to the operating system.
-
-        Returns False, and keeps it, while the volume is full.
-        """
-        if not self._puts and not self._cuts:
-            return True
-        refusal = self._write()
-        if bool(refusal) != bool(self.stalled):
-            log.warning("writing the log: %s", refusal or "space is free again, writing continues")
-        self.stalled = refusal
-        if refusal:
-            return False
-        puts, self._puts, self._cuts, self._puts_bytes = self._puts, [], [], 0
-        if puts:
-            failpoints.hit("write.logged")
-        return True
-
-    def _write(self) -> str:
-        """Write, or return why it is impossible now."""
-        if not self.has_room(self._puts_bytes):
-            return "the volume is full"
-        try:
-            self.engine.write_log(self._puts, self._cuts)
-        except Unavailable as error:
-            raise_unless_disk_full(error)
-            self.refused = True
-            return str(error)
-        self.refused = False
-        return ""
 
     def read_records(self, replica: Replica, first: int, bytes_max: int) -> list[bytes]:
         """Return operations from `first` on, from memory or the log; at least one if there is any."""
         records, last, size = replica.records, replica.tablet.log.last[1], 0
         found: list[bytes] = []
         if first not in records:
-            self.write()
+            self.writer.write()
             begin, end = keys.log_key(replica.partition, first), keys.log_key(replica.partition, last + 1)
             return self._in_a_row(replica.partition, first, self.engine.scan_log(begin, end, bytes_max))
         while first <= last and size < bytes_max:
@@ -380,8 +278,7 @@ class TabletStore:
 
     def clear_log(self, replica: Replica) -> None:
         """Delete all operations of the partition, whose data is replaced. Durable on return."""
-        if not self.write():
-            raise Unavailable(self.stalled, "NO_SPACE")
+        self.writer.write_all()
         self.engine.write_log([], [log_range(replica.partition)])
         failpoints.hit("copy.log_cleared")
         replica.records.clear()
@@ -427,7 +324,7 @@ class TabletStore:
 
         Returns whether all were applied.
         """
-        size, complete = 0, True
+        size, complete, self.data_refused = 0, True, False
         for replica in replicas:
             if size >= limits.ENGINE_WRITE_BYTES_MAX:
                 return False
@@ -437,6 +334,8 @@ class TabletStore:
                 self.break_off(replica, error)
                 continue
             complete = complete and index == replica.tablet.log.committed
+            if self._on_advanced is not None:
+                self._on_advanced(replica.partition)
         return complete
 
     def _apply(self, replica: Replica, size: int) -> tuple[int, int]:
@@ -449,12 +348,18 @@ class TabletStore:
         fresh: dict[bytes, bytes | None] = {}
         totals, get = dict(replica.keyspaces), self.engine.get
         head = keys.user_head(replica.partition, replica.generation)
-        index = begin
+        index, drops = begin, None
+        changes: list[tuple[int, bytes]] | None = None if self._on_applied is None else []
         while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
             record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
             if record[KIND_AT] == LOAD:
                 # The file is ingested as a whole, after all operations before it and before all after it.
                 self._begin_load(replica, index + 1, record)
+                break
+            if record[KIND_AT] == CLEAR:
+                # By itself: what was read before it is not what is stored after it.
+                if index == begin:
+                    index, drops = index + 1, take_cleared(replica, record, totals)
                 break
             index += 1
             size += len(record)
@@ -462,16 +367,40 @@ class TabletStore:
                 data_key = head + of_user
                 old = fresh[data_key] if data_key in fresh else get(data_key)
                 fresh[data_key] = new
+                if changes is not None:
+                    changes.append((index, of_user))
                 if old is None or new is None or len(old) != len(new):
                     count_entry(totals, data_key, old, new)
         if index > begin:
+            state = self._state_change(replica, index, totals)
+            if not self._write_data([*fresh.items(), state], drops):
+                return size, begin
             replica.keyspaces = totals
-            self.engine.write_data([*fresh.items(), self._state_change(replica, index)])
             failpoints.hit("write.applied")
             self.applied_bytes += size - before
             record_log.apply(index)
             self._forget(replica, begin, index, fresh)
+            if drops is not None:
+                self._clear_applied(replica)
+        if changes and self._on_applied is not None:
+            self._on_applied(replica, changes)
         return size, index
+
+    def _write_data(self, changes: list[Change], drops: list[tuple[bytes, bytes]] | None) -> bool:
+        """Write changes to the data. Returns False when ranges cannot be dropped on a full volume."""
+        try:
+            self.engine.write_data(changes, drops or ())
+        except Unavailable as error:
+            raise_unless_disk_full(error)
+            self.data_refused = True
+            return False
+        return True
+
+    def _clear_applied(self, replica: Replica) -> None:
+        failpoints.hit("write.cleared")
+        if replica.clearing <= replica.tablet.log.applied[1]:
+            replica.clearing = 0
+        self._on_replaced(replica.partition)
 
     def _begin_load(self, replica: Replica, index: int, record: bytes) -> None:
         replica.ingesting = True
@@ -487,6 +416,7 @@ class TabletStore:
         replica.tablet.log.apply(index)
         replica.flushed = index
         self._forget(replica, index - 1, index, ())
+        self._on_replaced(replica.partition)
 
     @staticmethod
     def _forget(replica: Replica, begin: int, index: int, fresh: Iterable[bytes]) -> None:
@@ -504,14 +434,15 @@ class TabletStore:
                 del pending[data_key]
 
     def _logged(self, partition: int, index: int) -> bytes:
-        self.write()
+        self.writer.write()
         record = self.engine.get_log(keys.log_key(partition, index))
         if record is None:
             raise Corrupt(f"partition {partition}: operation {index} is committed and missing in the log")
         return record
 
-    def _state_change(self, replica: Replica, index: int) -> Change:
+    @staticmethod
+    def _state_change(replica: Replica, index: int, totals: Totals) -> Change:
         term = replica.tablet.log.term_at(index)
         assert term is not None
-        state = DataState(OpId(term, index), replica.keyspaces)
+        state = DataState(OpId(term, index), totals)
         return keys.meta_key(replica.partition, replica.generation, APPLIED), encode_state(state)

@@ -10,11 +10,18 @@ from stele.member.storage.volume import Volume
 PASSIVE = Failure(
     "CLUSTER_PASSIVE", "the cluster is Passive: it answers reads, and refuses writes until it is Active"
 )
-NO_SPACE = Failure(
-    "NO_SPACE",
-    "the volume of this partition's owner is full: writes and deletions are refused until "
-    f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
-)
+
+
+def no_space(member: int, role: str) -> Failure:
+    """Return the refusal of writes to a partition while the volume of a member of its row is full.
+
+    `role` says in a clause what that member is to the partition.
+    """
+    return Failure(
+        "NO_SPACE",
+        f"the volume of member {member}, which {role}, is full: writes and deletions are refused until "
+        f"{limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to other members",
+    )
 
 
 class WriteGate:
@@ -36,6 +43,7 @@ class WriteGate:
 
     def update(self) -> None:
         """Decide again: the cluster's state changed, or the log refuses writes."""
-        self.full = bool(self._tablets.stalled) or self.free_bytes < limits.NO_SPACE_BYTES
+        self.full = bool(self._tablets.writer.stalled) or self.free_bytes < limits.NO_SPACE_BYTES
         passive = self._table.state == ClusterState.PASSIVE
-        self.refusal = PASSIVE if passive else NO_SPACE if self.full else None
+        full = no_space(self._table.me, "owns this partition") if self.full else None
+        self.refusal = PASSIVE if passive else full

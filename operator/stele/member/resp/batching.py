@@ -7,12 +7,17 @@ wait for a disk. A batch of one connection with both stays together, since its c
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat, takewhile
 
-from stele.core.kv.commands import ARGUMENTS_MAX, ARITIES, WRITES, Reply
+from stele.core.kv.commands import ARGUMENTS_MAX, ARITIES, WRITES, Failure, Reply
 from stele.core.kv.keyslot import partitions_of
+from stele.core.kv.local_cache import Misses
+from stele.core.kv.seen import SeenOperations
+from stele.core.kv.written import OpId, WrittenOperations
 from stele.member import limits
 from stele.member.resp.budget import ReplyBytes
+from stele.member.resp.failures import for_cluster
 from stele.member.resp.multi_key import LATER, first_room
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
@@ -36,10 +41,11 @@ class ConnectionBatch:
     """Commands of one connection that run together; `finish` is called when no reply is `missing`.
 
     `later` means that some did not run for lack of room, and have LATER as their reply. `bytes` counts those
-    of the replies.
+    of the replies. `cluster` says that the connection speaks the Redis Cluster protocol; `written` is what it
+    remembers of an Async keyspace.
     """
 
-    __slots__ = ("bytes", "finish", "later", "missing", "replies", "requests")
+    __slots__ = ("bytes", "cluster", "finish", "later", "missing", "replies", "requests", "written")
 
     def __init__(
         self,
@@ -47,8 +53,13 @@ class ConnectionBatch:
         replies: list[Reply],
         missing: int,
         finish: Callable[["ConnectionBatch"], None],
+        *,
+        cluster: bool = False,
+        written: WrittenOperations | None = None,
     ) -> None:
         self.requests = requests
+        self.cluster = cluster
+        self.written = written
         self.later = False
         self.bytes = 0
         self.replies = replies
@@ -57,16 +68,20 @@ class ConnectionBatch:
 
 
 class PartitionBatch:
-    """The commands of one partition: the outcome of one request, passed on to the batches."""
+    """The commands of one partition: the outcome of one request, passed on to the batches.
 
-    __slots__ = ("commands", "failure", "finished", "held", "places")
+    `written`: their connections remember what is answered before it is committed.
+    """
 
-    def __init__(self, failure: Callable[[BaseException], Reply], held: ReplyBytes) -> None:
+    __slots__ = ("commands", "failure", "finished", "held", "places", "written")
+
+    def __init__(self, failure: Callable[[BaseException], Failure], held: ReplyBytes) -> None:
         self.held = held
         self.commands: list[Request] = []
         self.places: list[tuple[ConnectionBatch, int]] = []
         self.failure = failure
         self.finished = False
+        self.written = False
 
     def done(self) -> bool:
         return self.finished
@@ -91,8 +106,14 @@ class PartitionBatch:
         for batch in finished:
             batch.finish(batch)
 
+    def wrote(self, partition: int, operation: OpId | None) -> None:
+        """Have the connections remember the last operation."""
+        for written in {batch.written for batch, _ in self.places if batch.written is not None}:
+            written.add(partition, operation)
+
     def set_exception(self, exception: BaseException) -> None:
-        self.set_result([self.failure(exception)] * len(self.places))
+        failure = self.failure(exception)
+        self.set_result([for_cluster(failure) if batch.cluster else failure for batch, _ in self.places])
 
 
 class BatchCollector:
@@ -101,7 +122,7 @@ class BatchCollector:
     def __init__(
         self,
         store: KeyValueService,
-        failure: Callable[[BaseException], Reply],
+        failure: Callable[[BaseException], Failure],
         turn_budget: TurnBudget,
         held: ReplyBytes,
     ) -> None:
@@ -124,32 +145,34 @@ class BatchCollector:
         size: int,
         finish: Callable[[ConnectionBatch], None],
         *,
-        only_here: bool = False,
+        cluster: bool = False,
+        written: WrittenOperations | None = None,
     ) -> ConnectionBatch | None:
         """Return a batch of the leading single-key requests of about `size` bytes, None if there are none.
 
-        With `only_here`, a request of which another member is the home is not among them.
+        Of a `cluster` connection, a request of which another member is the home is not among them.
 
         An empty batch means: wait for the next turn. Nothing is missing when it is answered already;
         otherwise `finish` is called later.
         """
         if self._commands >= GATHERED_COMMANDS_MAX or not self._turn_budget.fits(1):
             return ConnectionBatch([], [], 0, finish)
-        number = self._store.partitions
+        group = self._store.group(keyspace)
         if size > limits.REQUEST_BYTES:
             requests, size = fitting(requests, limits.REQUEST_BYTES)
-        taken, names = leading(requests) if number else ([], set())
+        taken, names = leading(requests) if group else ([], set())
         if not taken:
             return None
         keys = [args[1] for args in taken]
-        partitions = partitions_of(keys, number)
-        if only_here and (elsewhere := self._first_elsewhere(partitions)) is not None:
+        partitions = partitions_of(keys, group)
+        if cluster and (elsewhere := self._first_elsewhere(partitions)) is not None:
             if not elsewhere:
                 return None
             taken, keys, partitions = taken[:elsewhere], keys[:elsewhere], partitions[:elsewhere]
         if names == _GET and (found := self._store.read_now(keyspace, partitions, keys)) is not None:
             return ConnectionBatch(taken, found, 0, finish)
-        batch = ConnectionBatch(taken, [None] * len(taken), len(taken), finish)
+        missing = len(taken)
+        batch = ConnectionBatch(taken, [None] * missing, missing, finish, cluster=cluster, written=written)
         partition_batches = self._reads if WRITES.isdisjoint(names) else self._writes
         if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
             self._close_long(partition_batches, keyspace, partitions)
@@ -160,8 +183,43 @@ class BatchCollector:
                 partition_batch = partition_batches[key] = PartitionBatch(self._failure, self._held)
             partition_batch.commands.append(taken[slot])
             partition_batch.places.append((batch, slot))
+        if written is not None and partition_batches is self._writes:
+            for partition in partitions:
+                partition_batches[keyspace, partition].written = True
         self._gathered(len(taken), size)
         return batch
+
+    def read_here(
+        self,
+        keyspace: bytes,
+        requests: list[Request],
+        finish: Callable[[ConnectionBatch], None],
+        seen: SeenOperations,
+    ) -> ConnectionBatch | None:
+        """Return the leading reads, answered; None when the first request is none that can be at once."""
+        if not self._turn_budget.fits(1):
+            return ConnectionBatch([], [], 0, finish)
+        group = self._store.group(keyspace)
+        taken = leading(requests)[0] if group else []
+        partitions = partitions_of([args[1] for args in taken], group)
+        replies = self._store.read_here(seen, keyspace, partitions, taken) if taken else []
+        return ConnectionBatch(taken[: len(replies)], replies, 0, finish) if replies else None
+
+    def read_local(
+        self,
+        keyspace: bytes,
+        requests: list[Request],
+        finish: Callable[[ConnectionBatch], None],
+        misses: Misses,
+    ) -> ConnectionBatch | None:
+        """Return the leading reads, answered from this member's entries; None when the first request is no
+        read of one key."""
+        if not self._turn_budget.fits(1):
+            return ConnectionBatch([], [], 0, finish)
+        taken = leading(requests)[0]
+        replies = self._store.local.read(keyspace, taken, misses) if taken else []
+        self._turn_budget.spend(len(replies), sum(len(each) for each in replies if type(each) is bytes))
+        return ConnectionBatch(taken[: len(replies)], replies, 0, finish) if replies else None
 
     def _first_elsewhere(self, partitions: Sequence[int]) -> int | None:
         """Return the index of the first partition whose home is another member."""
@@ -217,8 +275,11 @@ class BatchCollector:
                 return
             self._ready.popleft()
             self._commands -= len(partition_batch.commands)
+            saw = partial(partition_batch.wrote, partition) if partition_batch.written else None
             try:
-                self._store.start(partition, keyspace, partition_batch.commands, partition_batch, room)
+                self._store.start(
+                    partition, keyspace, partition_batch.commands, partition_batch, room, saw=saw
+                )
             except Exception as error:  # noqa: BLE001  every request gets an answer
                 partition_batch.set_exception(error)
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stele.core.kv.cluster_map import ClusterMap, ClusterNode
-from stele.core.kv.commands import Failure, text_of, wrong_number
-from stele.core.kv.keyslot import SLOTS, slot_of
+from stele.core.kv.commands import READS, Failure
+from stele.core.kv.keyslot import SLOTS, partition_in, slot_of
 from stele.errors import Unavailable
 from stele.member.resp.multi_key import keys_of
+from stele.member.resp.subcommands import refusal_or_help
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Answer, Request
 
@@ -28,57 +29,84 @@ class ClusterServer(Protocol):
 
     store: KeyValueService
     cluster_port: int
+    read_port: int
 
 
-def redirection(server: ClusterServer, name: bytes, request: Request) -> Failure | None:
-    """Return the error that sends a client elsewhere; None for a request that runs, or waits, here."""
-    partitions, slots = server.store.partitions, {slot_of(key) for key in keys_of(name, request)}
+def redirection(
+    server: ClusterServer, keyspace: bytes, name: bytes, request: Request, *, reads_backups: bool = False
+) -> Failure | None:
+    """Return the error that sends a client elsewhere; None for a request that runs, or waits, here.
+
+    `keyspace` is that of the connection, as in the map. Sharded channels are in its partitions, too: their
+    messages go to all members.
+
+    SUNSUBSCRIBE is never redirected: the reply is that the client is not subscribed here.
+    Of a client that `reads_backups`, reads run here if this member is a backup: from here they are forwarded
+    while its data is not recent enough, as the client's map is right.
+    """
+    group, slots = server.store.group(keyspace), {slot_of(key) for key in keys_of(name, request)}
     if len(slots) > 1:
         return CROSSSLOT
-    if not slots or not partitions:
+    if not slots or not group or name == b"SUNSUBSCRIBE":
         return None
     slot = slots.pop()
-    host = server.store.home(slot * partitions // SLOTS)
-    return Failure("MOVED", f"{slot} {host}:{server.cluster_port}") if host else None
+    partition = partition_in(group, slot)
+    if reads_backups and (name in READS or name == b"MGET") and server.store.backs_up(partition):
+        return None
+    home = server.store.home(partition)
+    if home is None:
+        return None
+    return Failure("MOVED", f"{slot} {home.host}:{home.port or server.cluster_port}")
 
 
-def own_partitions(store: KeyValueService) -> list[int]:
-    """Return the partitions that this member owns, in order."""
-    table, partitions = store.cluster_map(), store.partitions
+def own_partitions(store: KeyValueService, group: range) -> list[int]:
+    """Return those of the partitions that this member owns, in order."""
+    table = store.cluster_map(group)
     ranges = [] if table.me is None else table.slots_of(table.me)
-    begins_ends = ((each.first * partitions // SLOTS, each.last * partitions // SLOTS) for each in ranges)
+    begins_ends = ((partition_in(group, each.first), partition_in(group, each.last)) for each in ranges)
     return [partition for begin, end in begins_ends for partition in range(begin, end + 1)]
 
 
-def cluster(server: ClusterServer, request: Request) -> Answer:
-    """Answer CLUSTER with one of its subcommands. Raises Unavailable while there is no table."""
-    name, rest = request[1].upper(), request[2:]
-    known = _SUBCOMMANDS.get(name)
-    if known is None:
-        offered = ", ".join(each.decode() for each in sorted(_SUBCOMMANDS))
-        return Failure("ERR", f"unknown subcommand '{text_of(request[1])}'; expected {offered}")
-    arguments, run = known
-    if len(rest) != arguments:
-        return wrong_number(b"cluster|" + name.lower())
-    table = server.store.cluster_map()
-    if table.me is None or not server.store.partitions:
+def cluster(server: ClusterServer, keyspace: bytes, request: Request) -> Answer:
+    """Answer CLUSTER with one of its subcommands: the map is that of the connection's keyspace.
+
+    Raises Unavailable while there is no table.
+    """
+    if (answer := refusal_or_help(request, _SUBCOMMANDS)) is not None:
+        return answer
+    group = server.store.group(keyspace)
+    table = server.store.cluster_map(group)
+    if table.me is None or not group:
         text = "this member has not received a partition table from the master yet; retry"
         raise Unavailable(text, code="LOADING")
-    return run(table, server.cluster_port, rest)
+    return _SUBCOMMANDS[request[1].upper()][1](table, server, request[2:])
 
 
-def _slots(table: ClusterMap, port: int, rest: Request) -> Answer:
+def _slots(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
+    """Return each range with its owner and its backups.
+
+    The other answers have owners only: in them, a replica is one of a single primary.
+    """
     return [
-        [each.first, each.last, [each.owner.host.encode(), port, each.owner.id.encode(), []]]
+        [
+            each.first,
+            each.last,
+            _node(each.owner, server.cluster_port),
+            *(_node(backup, server.read_port) for backup in each.backups),
+        ]
         for each in table.ranges
     ]
 
 
-def _shards(table: ClusterMap, port: int, rest: Request) -> Answer:
+def _node(node: ClusterNode, port: int) -> Answer:
+    return [node.host.encode(), node.port or port, node.id.encode(), []]
+
+
+def _shards(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
     return [
         {
             b"slots": [slot for each in table.slots_of(node) for slot in (each.first, each.last)],
-            b"nodes": [_shard_node(node, port)],
+            b"nodes": [_shard_node(node, server.cluster_port)],
         }
         for node in table.nodes
     ]
@@ -88,7 +116,7 @@ def _shard_node(node: ClusterNode, port: int) -> Mapping[bytes, Answer]:
     host = node.host.encode()
     return {
         b"id": node.id.encode(),
-        b"port": port,
+        b"port": node.port or port,
         b"ip": host,
         b"endpoint": host,
         b"role": b"master",
@@ -97,13 +125,14 @@ def _shard_node(node: ClusterNode, port: int) -> Mapping[bytes, Answer]:
     }
 
 
-def _nodes(table: ClusterMap, port: int, rest: Request) -> Answer:
-    return "".join(f"{_line(table, node, port)}\n" for node in table.nodes).encode()
+def _nodes(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
+    return "".join(f"{_line(table, node, server.cluster_port)}\n" for node in table.nodes).encode()
 
 
 def _line(table: ClusterMap, node: ClusterNode, port: int) -> str:
     flags = "myself,master" if node == table.me else "master"
     slots = "".join(f" {_range(each.first, each.last)}" for each in table.slots_of(node))
+    port = node.port or port
     address = f"{node.host}:{port}@{port + BUS_PORT_OFFSET}"
     return f"{node.id} {address} {flags} - 0 0 {table.epoch} connected{slots}"
 
@@ -112,7 +141,7 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _info(table: ClusterMap, port: int, rest: Request) -> Answer:
+def _info(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
     assigned = table.assigned
     facts = {
         "cluster_state": "ok" if assigned == SLOTS else "fail",
@@ -128,19 +157,20 @@ def _info(table: ClusterMap, port: int, rest: Request) -> Answer:
     return "".join(f"{key}:{value}\r\n" for key, value in facts.items()).encode()
 
 
-def _my_id(table: ClusterMap, port: int, rest: Request) -> Answer:
+def _my_id(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
     return None if table.me is None else table.me.id.encode()
 
 
-def _key_slot(table: ClusterMap, port: int, rest: Request) -> Answer:
+def _key_slot(table: ClusterMap, server: ClusterServer, rest: Request) -> Answer:
     return slot_of(rest[0])
 
 
-_SUBCOMMANDS: dict[bytes, tuple[int, Callable[[ClusterMap, int, Request], Answer]]] = {
-    b"INFO": (0, _info),
-    b"KEYSLOT": (1, _key_slot),
-    b"MYID": (0, _my_id),
-    b"NODES": (0, _nodes),
-    b"SHARDS": (0, _shards),
-    b"SLOTS": (0, _slots),
+# Name -> (arity as in Redis, the command included; handler).
+_SUBCOMMANDS: dict[bytes, tuple[int, Callable[[ClusterMap, ClusterServer, Request], Answer]]] = {
+    b"INFO": (2, _info),
+    b"KEYSLOT": (3, _key_slot),
+    b"MYID": (2, _my_id),
+    b"NODES": (2, _nodes),
+    b"SHARDS": (2, _shards),
+    b"SLOTS": (2, _slots),
 }

@@ -16,6 +16,22 @@ REDIS_VERSION = "7.4.0"
 STATM = Path("/proc/self/statm")
 _BEGAN = time.monotonic()
 
+_CLIENTS = (
+    "connected_clients",
+    "maxclients",
+    "waiting_bytes",
+    "reply_bytes",
+    "push_bytes",
+    "push_clients_closed",
+)
+_STATS = (
+    "total_connections_received",
+    "rejected_connections",
+    "total_commands_processed",
+    "pubsub_channels",
+    "pubsub_patterns",
+)
+
 Facts = Mapping[str, str | int]
 
 
@@ -57,7 +73,8 @@ def _server(server: InfoServer, cluster: bool) -> Facts:
 
 
 def _clients(server: InfoServer, cluster: bool) -> Facts:
-    return _some(server.facts(), ("connected_clients", "maxclients", "waiting_bytes", "reply_bytes"))
+    tracking = {"tracking_clients": server.store.near_caches.clients}
+    return {**_some(server.facts(), _CLIENTS), **tracking}
 
 
 def _memory(server: InfoServer, cluster: bool) -> Facts:
@@ -73,8 +90,7 @@ def _resident_bytes() -> int:
 
 
 def _stats(server: InfoServer, cluster: bool) -> Facts:
-    counts = ("total_connections_received", "rejected_connections", "total_commands_processed")
-    return _some(server.facts(), counts)
+    return {**_some(server.facts(), _STATS), **server.store.near_caches.facts()}
 
 
 def _replication(server: InfoServer, cluster: bool) -> Facts:

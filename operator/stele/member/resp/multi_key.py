@@ -6,8 +6,10 @@ from itertools import chain
 
 from stele.core.kv.commands import ARITIES, Failure, Reply, Simple, has_arity, too_large, wrong_number
 from stele.core.kv.dedup import ARITY, ONCE, WRONG_NUMBER
-from stele.core.kv.keyslot import partition_of
+from stele.core.kv.keyslot import partition_in, slot_of
 from stele.member import limits
+from stele.member.resp import msetnx
+from stele.member.resp.msetnx import MSETNX
 from stele.wire.resp import Request
 
 SEGMENT_COMMANDS_MAX = 1024
@@ -81,17 +83,21 @@ def join(name: bytes, replies: Sequence[Reply]) -> Reply:
 
 def is_keyed(name: bytes) -> bool:
     """Return whether the (upper-case) command works on keys, and so goes to the store."""
-    return name in ARITIES or name in MANY_KEYS or name == ONCE
+    return name in ARITIES or name in MANY_KEYS or name in (ONCE, MSETNX)
 
 
 def keys_of(name: bytes, request: Request) -> Request:
-    """Return the keys of a request with its upper-case name; none of one without keys."""
-    if name in MANY_KEYS:
-        return request[1 :: 2 if name == b"MSET" else 1]
+    """Return the keys of a request with its upper-case name; sharded channels have slots too."""
+    if name in MANY_KEYS or name == MSETNX:
+        return request[1 :: 2 if name in (b"MSET", MSETNX) else 1]
     if name in ARITIES:
         return request[1:2]
-    if name == b"WATCH":
+    if name in (b"WATCH", b"SSUBSCRIBE", b"SUNSUBSCRIBE"):
         return request[1:]
+    if name == b"SPUBLISH":
+        return request[1:2]
+    if name == b"MEMORY":
+        return request[2:3] if request[1].upper() == b"USAGE" else []
     return request[4:5] if name == ONCE else []
 
 
@@ -99,11 +105,12 @@ def keys_of(name: bytes, request: Request) -> Request:
 class Segment:
     """Requests that may run together, and which replies belong to which request.
 
-    `groups` maps a partition to the indexes of its commands in `commands`. Commands of one partition run in
-    order, those of different partitions concurrently.
+    `group` has the partitions of the keyspace, `groups` maps one of them to the indexes of its commands in
+    `commands`. Commands of one partition run in order, those of different partitions concurrently.
     """
 
-    partitions: int
+    group: range
+    keyspace: bytes
     commands: list[Request] = field(default_factory=list)
     groups: dict[int, list[int]] = field(default_factory=dict)
     answers: list[tuple[Combine, int, int] | int | Failure] = field(default_factory=list)
@@ -120,6 +127,9 @@ class Segment:
         if name == ONCE:
             self._add_once(request)
             return
+        if name == MSETNX:
+            self._add_msetnx(request)
+            return
         if not has_arity(ARITIES[name], request):
             self.answers.append(wrong_number(name))
             return
@@ -134,6 +144,14 @@ class Segment:
             self.answers.append(WRONG_NUMBER)
         else:
             self._add_one([ONCE, *request[1:]], request[4])
+
+    def _add_msetnx(self, request: Request) -> None:
+        command = msetnx.transaction_of(request, self.keyspace, self.partition)
+        if isinstance(command, Failure):
+            self.answers.append(command)
+        else:
+            at = self.place(command, command[1])
+            self.answers.append((msetnx.joined, at, at + 1))
 
     def _add_many(
         self, name: bytes, request: Request, many: tuple[Callable[[Request], list[Request]], Combine]
@@ -156,8 +174,12 @@ class Segment:
         """Add a command of the partition of a key, and return its index."""
         index = len(self.commands)
         self.commands.append(command)
-        self.groups.setdefault(partition_of(key, self.partitions), []).append(index)
+        self.groups.setdefault(self.partition(key), []).append(index)
         return index
+
+    def partition(self, key: bytes) -> int:
+        """Return the partition of a key."""
+        return partition_in(self.group, slot_of(key))
 
     def calls(self, places: list[int]) -> list[list[int]]:
         """Split the indexes of one group into calls of limited size, to be made one after the other."""

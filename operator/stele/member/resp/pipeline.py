@@ -6,16 +6,21 @@ reply is written before the next is requested.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply, has_arity
-from stele.core.kv.keyslot import partition_of, slot_of
+from stele.core.kv.keyslot import partition_in, slot_of
+from stele.core.kv.local_commands import refusal
 from stele.core.kv.transaction import FINGERPRINT
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
+from stele.member.resp import msetnx
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
-from stele.member.resp.cluster_commands import redirection
+from stele.member.resp.cluster_commands import CROSSSLOT, redirection
+from stele.member.resp.failures import for_cluster
+from stele.member.resp.local import ask_local, exec_local, runs_here
+from stele.member.resp.msetnx import MSETNX
 from stele.member.resp.multi_key import (
     LATER,
     SEGMENT_COMMANDS_MAX,
@@ -26,14 +31,25 @@ from stele.member.resp.multi_key import (
     keys_of,
     pieces,
 )
-from stele.member.resp.session_commands import ClientSession, Server, answer
+from stele.member.resp.session import ClientSession, RefusedError, Server, is_local, undeclared
+from stele.member.resp.session_commands import (
+    answer,
+    is_known,
+    is_well_formed,
+    refused_while_subscribed,
+    unknown,
+    uses_keyspace,
+)
 from stele.member.resp.transactions import (
     ABORTED,
     NOT_QUEUED,
+    OTHER_PARTITIONS,
     TRANSACTION_ARITIES,
     Queue,
 )
-from stele.wire.resp import Answer, Request, encode_reply
+from stele.member.resp.wait import wait_in_transaction
+from stele.ports.transactions import PartitionPart
+from stele.wire.resp import Answer, Push, Request, Several, encode_reply
 
 WRITE_BYTES = 64 * 1024
 """Replies are written when they reach about this size."""
@@ -68,6 +84,7 @@ class PipelineRunner:
         self._held = 0
         self._encoded = 0
         self._wait_seconds = limits.WAIT_SECONDS_MAX
+        self._tracks = False
 
     async def run(self, requests: Sequence[Request]) -> None:
         """Run requests and write their replies, in order. Raises nothing but TooManyRepliesError."""
@@ -80,24 +97,27 @@ class PipelineRunner:
         segment = self._segment()
         for request in requests:
             name = request[0].upper()
-            redirected = self._redirection(name, request)
-            if redirected is not None:
+            if self._session.tracking is not None or self._tracks:
+                segment = await self._track(segment, name)
+            refused = self._refusal(name, request)
+            if refused is not None:
                 self._session.transaction.refused()
-                segment.answers.append(redirected)
+                segment.answers.append(refused)
                 continue
             transactional = self._session.transaction or name in TRANSACTION_ARITIES
-            if not transactional and is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
+            apart = name == MSETNX and self._is_apart(request)
+            if not transactional and not apart and is_keyed(name) and len(request) <= SEGMENT_COMMANDS_MAX:
                 segment.add(name, request)
                 if len(segment.commands) >= SEGMENT_COMMANDS_MAX:
                     await self._flush(segment)
                     segment = self._segment()
                 continue
             await self._flush(segment)
-            segment = self._segment()
             if transactional:
                 await self._transactional(name, request)
             else:
                 await self._alone(name, request)
+            segment = self._segment()
             if self._session.quitting:
                 break
             if self._out_bytes >= ALONE_BYTES:
@@ -119,38 +139,76 @@ class PipelineRunner:
         finally:
             self._hold(-self._held)
 
+    async def _track(self, segment: Segment, name: bytes) -> Segment:
+        """Have the next request tracked or not, and those before it as they are to be."""
+        tracking = self._session.tracking
+        tracks = tracking is not None and tracking.next(name)
+        if tracks is not self._tracks:
+            await self._flush(segment)
+            segment, self._tracks = self._segment(), tracks
+        return segment
+
     def _hold(self, size: int) -> None:
         self._held += size
         self._server.replies.add(size)
 
     def _segment(self) -> Segment:
-        return Segment(self._server.store.partitions)
+        local = is_local(self._server, self._session)
+        keyspace = self._session.keyspace
+        return Segment(range(1) if local else self._server.store.group(keyspace), keyspace)
 
-    def _redirection(self, name: bytes, request: Request) -> Failure | None:
-        """Return the error that sends a client of the cluster protocol to another member."""
-        return redirection(self._server, name, request) if self._session.cluster else None
+    def _refusal(self, name: bytes, request: Request) -> Failure | None:
+        """Return the error of a request that does not run here, if it does not."""
+        session = self._session
+        if runs_here(self._server, session, name):
+            if is_well_formed(name, request) and (refused := refusal(name, request)):
+                return refused
+        elif session.cluster and is_well_formed(name, request):
+            reads = session.seen is not None and session.seen.readonly and not session.transaction
+            if refused := redirection(self._server, session.keyspace, name, request, reads_backups=reads):
+                return refused
+        if session.only_pubsub and (refused := refused_while_subscribed(session, name, request)):
+            return refused
+        return undeclared(self._server, session.keyspace) if uses_keyspace(name) else None
 
     async def _alone(self, name: bytes, request: Request) -> None:
         if is_keyed(name):
             self._encode(await self._pieces(name, request))
             return
+        self._take_pushes()
         try:
             reply = await answer(self._server, self._session, name, request)
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
-            reply = self._server.failure(error)
+            reply = self._failure(error)
         self._encode(reply)
+
+    def _failure(self, error: BaseException) -> Failure:
+        failure = self._server.failure(error)
+        return for_cluster(failure) if self._session.cluster else failure
+
+    def _take_pushes(self) -> None:
+        """Have the messages that wait written before the next reply: a command may change their protocol."""
+        connection = self._session.connection
+        if connection is not None and (pushes := connection.take_pushes()):
+            self._out.append(pushes)
+            self._out_bytes += len(pushes)
+            self._encoded += len(pushes)
+            self._hold(len(pushes))
 
     # -- transactions
 
     async def _transactional(self, name: bytes, request: Request) -> None:
         """Run one request of a connection that is in a transaction, watches keys, or begins to."""
         queue = self._session.transaction.queue
-        if queue is not None and name not in NOT_QUEUED:
+        if queue is not None and not is_known(name):
+            self._session.transaction.refused()
+            self._encode(unknown(request))
+        elif queue is not None and name not in NOT_QUEUED:
             self._encode(queue.add(name, request))
         elif name in TRANSACTION_ARITIES:
             reply = await self._of_transaction(name, request)
             if name == b"EXEC" and reply is None:
-                self._out.append(b"_\r\n" if self._session.resp3 else b"*-1\r\n")
+                self._encode_missing_array()
             else:
                 self._encode(reply)
         elif is_keyed(name):
@@ -158,7 +216,7 @@ class PipelineRunner:
         else:
             await self._alone(name, request)
 
-    async def _of_transaction(self, name: bytes, request: Request) -> Reply:
+    async def _of_transaction(self, name: bytes, request: Request) -> Answer:
         transaction = self._session.transaction
         if not has_arity(TRANSACTION_ARITIES[name], request):
             return transaction.misused(name)
@@ -184,28 +242,115 @@ class PipelineRunner:
             self._session.transaction.watch(self._session.keyspace, key, reply)
         return OK
 
-    async def _exec(self, queue: Queue) -> Reply:
+    async def _exec(self, queue: Queue) -> Answer:
         """Return the replies, or None when a watched key has changed."""
-        transaction, partitions = self._session.transaction, self._server.store.partitions
+        replies = await self._exec_at_owner(queue)
+        if not isinstance(replies, list):
+            return replies
+        answers: list[Answer] = [*replies]
+        for place, request in queue.local.items():
+            answers[place] = await self._exec_here(request)
+        return answers
+
+    async def _exec_here(self, request: Request) -> Answer:
+        name = request[0].upper()
+        if name == b"SSUBSCRIBE":
+            return Failure("ERR", "SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
+        if name == b"WAIT":
+            try:
+                return await wait_in_transaction(self._server, self._session, request)
+            except RefusedError as refused:
+                return Failure("ERR", str(refused))
+        return await answer(self._server, self._session, name, request)
+
+    async def _exec_at_owner(self, queue: Queue) -> Reply:
+        """Return the replies, or None when a watched key has changed."""
+        session, transaction = self._session, self._session.transaction
         if queue.failed:
             return ABORTED
+        if is_local(self._server, session):
+            return await exec_local(self._server, session, queue, self._failure, tracks=self._tracks)
         if transaction.touched:
             return None
-        if not queue.commands and not transaction.watches:
+        used = transaction.keys(queue, session.keyspace)
+        if not used:
             return queue.joined([])
-        place = slot_of if self._session.cluster else lambda key: partition_of(key, partitions)
-        command = transaction.command(queue, place)
-        if isinstance(command, Failure):
-            return command
-        segment = self._segment()
-        segment.answers.append(segment.place(command, command[1]))
+        if session.cluster and len({slot_of(key) for _, key in used}) > 1:
+            return CROSSSLOT
+        if len({self._partition(*each) for each in used}) > 1:
+            return await self._exec_at_owners(queue)
+        keyspace, key = used[0]
+        segment = Segment(self._server.store.group(keyspace), keyspace)
+        segment.answers.append(segment.place(transaction.command(queue, key), key))
         reply = await self._whole(segment, 0, await self._first(segment), 0)
         return queue.joined(reply) if isinstance(reply, list) else reply
+
+    def _partition(self, keyspace: bytes, key: bytes) -> int:
+        return partition_in(self._server.store.group(keyspace), slot_of(key))
+
+    async def _exec_at_owners(self, queue: Queue) -> Reply:
+        """Return the same for keys of several partitions."""
+        if not self._server.store.transactions.available:
+            return OTHER_PARTITIONS
+        parts, places = self._session.transaction.parts(queue, self._session.keyspace, self._partition)
+        result = await self._run_parts(parts)
+        if not isinstance(result, Mapping):
+            return result
+        replies = {partition: iter(each) for partition, each in result.items()}
+        self._hold(sum(_size(reply) for each in result.values() for reply in each))
+        return queue.joined([next(replies[partition]) for partition in places])
+
+    async def _run_parts(self, parts: dict[int, PartitionPart]) -> Mapping[int, list[Reply]] | Reply:
+        """Run the parts of a transaction across partitions, as `ports.Transactions` does."""
+        store, session = self._server.store, self._session
+        tracked = self._begin_tracking(parts)
+        try:
+            result = await store.transactions.run(session.keyspace, parts, self._server.seen_of(session))
+        except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
+            result = self._failure(error)
+        self._end_tracking(parts, tracked)
+        return result
+
+    def _is_apart(self, request: Request) -> bool:
+        """Return whether an MSETNX has keys of several partitions, and can be a transaction across them."""
+        if not self._server.store.transactions.available or is_local(self._server, self._session):
+            return False
+        return msetnx.refusal(request) is None and len(set(map(self._segment().partition, request[1::2]))) > 1
+
+    async def _msetnx(self, request: Request) -> Reply:
+        parts = msetnx.parts_of(request, self._session.keyspace, self._segment().partition)
+        result = await self._run_parts(parts)
+        return msetnx.joined([[] if isinstance(result, Mapping) else result])
+
+    def _begin_tracking(self, parts: dict[int, PartitionPart]) -> dict[int, list[bytes]]:
+        """Have owners remember what the parts read, and return these keys."""
+        tracking, tracked = self._session.tracking, dict[int, list[bytes]]()
+        if tracking is None:
+            return tracked
+        for partition, part in parts.items():
+            keys = tracking.keys(part.commands) if self._tracks else []
+            track = tracking.begin(self._server.store, partition, keys)
+            if track is not None:
+                parts[partition], tracked[partition] = part._replace(track=track), keys
+        return tracked
+
+    def _end_tracking(self, parts: dict[int, PartitionPart], tracked: dict[int, list[bytes]]) -> None:
+        tracking = self._session.tracking
+        for partition, keys in tracked.items():
+            track = parts[partition].track
+            if tracking is not None and track is not None:
+                self._server.store.near_caches.end(tracking, partition, keys, track)
 
     async def _seen(self, name: bytes, request: Request) -> None:
         """Run a request, and compare the watched keys among its own as they are at that moment."""
         transaction, keyspace = self._session.transaction, self._session.keyspace
         keys = [key for key in keys_of(name, request) if (keyspace, key) in transaction.watches]
+        if name == MSETNX and self._is_apart(request):
+            reply = await self._msetnx(request)
+            if keys and reply != 0:
+                transaction.touch()
+            self._encode(reply)
+            return
         if len(request) > SEGMENT_COMMANDS_MAX:
             # It runs in pieces, between which a key may change and change back.
             if keys:
@@ -223,7 +368,9 @@ class PipelineRunner:
             transaction.see(keyspace, key, results[place])
 
     async def _pieces(self, name: bytes, request: Request) -> Reply:
-        """Return the reply to a request with very many keys, which runs piece by piece."""
+        """Return the reply to a request with very many keys, which runs piece by piece; or to MSETNX."""
+        if name == MSETNX and self._is_apart(request):
+            return await self._msetnx(request)
         replies: list[Reply] = []
         size = 0
         for piece in pieces(name, request):
@@ -270,14 +417,34 @@ class PipelineRunner:
     ) -> int:
         """Run commands and return how many ran. An error answers all of them."""
         commands = [segment.commands[index] for index in call]
+        if is_local(self._server, self._session):
+            return self._take(call, await self._ask_local(commands, room), results)
+        store, tracking = self._server.store, self._session.tracking
+        keys = [] if tracking is None or not self._tracks else tracking.keys(commands)
+        track = None if tracking is None else tracking.begin(store, partition, keys)
         try:
-            replies = await self._server.store.execute(partition, self._session.keyspace, commands, room)
+            seen, keyspace = self._server.seen_of(self._session), self._session.keyspace
+            written = self._server.written_of(self._session)
+            replies = await store.execute(
+                partition, keyspace, commands, room, seen, track=track, written=written
+            )
         except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
-            replies = [self._server.failure(error)] * len(call)
+            replies = [self._failure(error)] * len(call)
+        if tracking is not None and track is not None:
+            store.near_caches.end(tracking, partition, keys, track)
+        return self._take(call, replies, results)
+
+    def _take(self, call: list[int], replies: list[Reply], results: list[Reply]) -> int:
         for index, reply in zip(call, replies, strict=False):
             results[index] = reply
         self._hold(sum(map(_size, replies)))
         return len(replies)
+
+    async def _ask_local(self, commands: Sequence[Request], room: int) -> list[Reply]:
+        try:
+            return await ask_local(self._server, self._session, commands, room, tracks=self._tracks)
+        except Exception as error:  # noqa: BLE001  every request gets an answer, see RespServer.failure
+            return [self._failure(error)] * len(commands)
 
     async def _give(self, segment: Segment, results: list[Reply]) -> None:
         for number in range(len(segment.answers)):
@@ -303,7 +470,7 @@ class PipelineRunner:
 
     async def _later(self, segment: Segment, place: int, results: list[Reply]) -> None:
         """Run a command again, with room for any reply, and the later commands of its partition with it."""
-        partition = partition_of(segment.key(place), segment.partitions)
+        partition = segment.partition(segment.key(place))
         waiting = [p for p in segment.groups[partition] if p >= place and results[p] is LATER]
         call = next(iter(segment.calls(waiting)))
         room = REPLY_BYTES_MAX + limits.REPLY_BYTES
@@ -311,7 +478,7 @@ class PipelineRunner:
             await self._server.replies.take(room, self._wait_seconds)
         except Unavailable as error:
             self._wait_seconds = 0.0
-            results[place] = self._server.failure(error)
+            results[place] = self._failure(error)
             return
         try:
             ran = await self._ask(segment, partition, call, results, REPLY_BYTES_MAX)
@@ -320,9 +487,22 @@ class PipelineRunner:
         self._check()
         if not ran:
             text = f"partition {partition}: its owner returned no reply despite room for any"
-            results[place] = self._server.failure(Corrupt(text))
+            results[place] = self._failure(Corrupt(text))
+
+    def _encode_missing_array(self) -> None:
+        if self._is_sent(None):
+            self._out.append(b"_\r\n" if self._session.resp3 else b"*-1\r\n")
+
+    def _is_sent(self, reply: Answer) -> bool:
+        """Return whether the client wants this reply; one that it does not want is counted.
+
+        Confirmations of subscriptions are always sent, as in Redis.
+        """
+        return not self._session.withholds() or isinstance(reply, Push | Several)
 
     def _encode(self, reply: Answer) -> None:
+        if not self._is_sent(reply):
+            return
         before = len(self._out)
         encode_reply(reply, self._out, self._session.resp3)
         self._out_bytes += sum(map(len, self._out[before:]))

@@ -1,10 +1,11 @@
 """SCAN, with cursors that every member understands.
 
-A cursor is a number of 63 bits: partition (14), log2 of the number of keys returned from it (5), and a hash
-of the last key returned (44). The member that issued the cursor remembers the key of the hash. Another
-member, or the same one after it has forgotten, starts that partition over and returns more keys than before.
-Every key that exists during the whole scan is therefore returned at least once, and a scan across members
-still ends. Keys may be returned more than once, as in Redis.
+A cursor is a number of 63 bits: partition (14, counted from the first one of the keyspace), log2 of the
+number of keys returned from it (5), and a hash of the last key returned (44). The member that issued the
+cursor remembers the key of the hash. Another member, or the same one after it has forgotten, starts that
+partition over and returns more keys than before. Every key that exists during the whole scan is therefore
+returned at least once, and a scan across members still ends. Keys may be returned more than once, as in
+Redis.
 """
 
 from bisect import bisect_left
@@ -85,12 +86,14 @@ async def scan(
 
     Fewer keys are examined when they are long or expensive to match. Raises ValueError for an invalid cursor.
     """
-    place = _from(_place(store, positions, keyspace, cursor), partitions)
+    group = store.group(keyspace)
+    place = _from(_place(group, positions, keyspace, cursor), partitions)
     if place is None:
         return 0, []
     keys: list[bytes] = []
     left = count
-    if cursor == 0 == place.partition and await store.execute(0, keyspace, [(b"EXISTS", b"")]) == [1]:
+    is_first = cursor == 0 and place.partition == group.start
+    if is_first and await store.execute(group.start, keyspace, [(b"EXISTS", b"")]) == [1]:
         # The store lists keys greater than one, which excludes the smallest key.
         left -= await _look([b""], pattern, keys, to_the_end=True)
     calls = size = 0
@@ -111,7 +114,7 @@ async def scan(
                 return 0, keys
             place = following
     position = positions.remember(keyspace, place.partition, place.after) if place.after else 0
-    return _cursor(place.partition, place.part, position), keys
+    return _cursor(place.partition - group.start, place.part, position), keys
 
 
 def _from(place: _Place, partitions: Sequence[int]) -> _Place | None:
@@ -133,7 +136,10 @@ async def _look(page: list[bytes], pattern: Pattern, keys: list[bytes], *, to_th
 
 
 def _is_enough(place: _Place, wanted: int, size: int, calls: int) -> bool:
-    """Return whether the call has read enough pages. Raises ValueError when it would exceed its limit."""
+    """Return whether the call has read enough pages, at least one: without, it may be back at cursor 0.
+
+    Raises ValueError when it would exceed its limit.
+    """
     if place.again:
         if size >= SCAN_AGAIN_BYTES_MAX:
             raise ValueError(
@@ -141,18 +147,18 @@ def _is_enough(place: _Place, wanted: int, size: int, calls: int) -> bool:
                 " on one connection"
             )
         return False
-    return wanted <= 0 or size >= SCAN_BYTES_MAX or calls >= SCAN_PAGES_PER_CALL_MAX
+    return calls > 0 and (wanted <= 0 or size >= SCAN_BYTES_MAX or calls >= SCAN_PAGES_PER_CALL_MAX)
 
 
 def _cursor(partition: int, part: int, position: int) -> int:
     return ((partition << _PART_BITS | part) << _HASH_BITS) | position
 
 
-def _place(store: KeyValueService, positions: Positions, keyspace: bytes, cursor: int) -> _Place:
+def _place(group: range, positions: Positions, keyspace: bytes, cursor: int) -> _Place:
     position = cursor & ((1 << _HASH_BITS) - 1)
     part = cursor >> _HASH_BITS & _PART_MAX
-    partition = cursor >> (_HASH_BITS + _PART_BITS)
-    if not 0 <= partition < store.partitions:
+    partition = group.start + (cursor >> (_HASH_BITS + _PART_BITS))
+    if partition not in group:
         raise ValueError("invalid cursor")
     if not position:
         return _Place(partition)

@@ -1,59 +1,35 @@
 """The RESP server, through which any Redis client can read and write all data at any member.
 
-A connection is an `asyncio.Protocol`. Single-key commands run in batches shared by all connections
-(`batching`). Other commands run in a task of the connection, never concurrently with a batch of it. Requests
-that arrive together run together: those of one partition in order, those of different partitions
-concurrently. Replies are sent in the order of requests. A session command (SELECT, SCAN, ...) waits for all
-earlier ones. Beyond its limit of waiting requests, a connection is not read until they are done.
+It has the listening sockets, the open connections (`connection`) and what they share.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
-from typing import cast
 
 from stele.core.kv.commands import Failure
-from stele.errors import SteleError, Unavailable, Uncertain
+from stele.core.kv.seen import SeenOperations, SeenTotal
+from stele.core.kv.written import WrittenOperations, WrittenTotal
 from stele.member.resp.batching import BatchCollector, ConnectionBatch
-from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
-from stele.member.resp.pipeline import WRITE_BYTES, PipelineRunner
-from stele.member.resp.rate_limited_log import RateLimitedLog
+from stele.member.resp.budget import ReplyBytes
+from stele.member.resp.connection import ClientConnection, ClientPort
+from stele.member.resp.failures import failure_of
+from stele.member.resp.limits import RespServerLimits
+from stele.member.resp.pubsub import PubSub
+from stele.member.resp.push import Pushes
 from stele.member.resp.scan import Positions
-from stele.member.resp.session_commands import ClientSession
+from stele.member.resp.session import ClientSession
+from stele.member.resp.slot_changes import SlotChanges
+from stele.member.resp.tracking import turn_off
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
-from stele.wire.resp import ARGUMENT_BYTES, Request, RequestReader, chunks, encode_all
+from stele.wire.resp import Request
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""Interval of checks whether others need the room held by replies that a client does not read."""
-
 LINGER_LOOK_SECONDS = 0.01
 """Interval of checks, while the member stops, whether clients have read their replies."""
-
-DEFECT_SECONDS = 60.0
-"""Unexpected errors are logged once per this interval; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class RespServerLimits:
-    """Limits of the RESP server. Each causes either back-pressure (no reads) or an error that names it."""
-
-    clients_max: int = 10_000
-    pipeline_commands_max: int = 4096
-    pipeline_bytes_max: int = 16 * 1024 * 1024
-    waiting_bytes_max: int = 512 * 1024 * 1024
-    batch_commands_max: int = 512
-    output_bytes_high: int = 256 * 1024
-    stalled_seconds_max: float = 60.0
-    stalled_seconds_max_scarce: float = 5.0
-    linger_seconds: float = 0.2
-    linger_seconds_max: float = 1.0
-    backlog: int = 512
 
 
 async def start_resp_server(
@@ -61,10 +37,13 @@ async def start_resp_server(
     hosts: str | Sequence[str],
     port: int,
     limits: RespServerLimits | None = None,
+    *,
     turn_budget: TurnBudget | None = None,
+    pubsub: PubSub | None = None,
+    first_id: int = 1,
 ) -> "RespServer":
     """Listen for clients; port 0 picks a free one (see `port`). Raises OSError when it cannot listen."""
-    server = RespServer(store, limits or RespServerLimits(), turn_budget)
+    server = RespServer(store, limits or RespServerLimits(), turn_budget, pubsub, first_id=first_id)
     await server.listen(hosts, port)
     return server
 
@@ -72,23 +51,38 @@ async def start_resp_server(
 class RespServer:
     """The listening socket and its connections. `waiting_bytes` is the sum over all connections.
 
-    `port` and `cluster_port` are the ones in use, 0 for none.
+    `port`, `cluster_port` and `read_port` are the ones in use, 0 for none.
     """
 
     def __init__(
-        self, store: KeyValueService, limits: RespServerLimits, turn_budget: TurnBudget | None = None
+        self,
+        store: KeyValueService,
+        limits: RespServerLimits,
+        turn_budget: TurnBudget | None = None,
+        pubsub: PubSub | None = None,
+        *,
+        first_id: int = 1,
     ) -> None:
-        """`turn_budget` is the one that the store uses, if any."""
+        """`turn_budget` is the one that the store uses, if any; `pubsub` one that reaches other members.
+
+        Connections are numbered from `first_id` on, so that an id of another member is not one here.
+        """
         self.store = store
         self.limits = limits
         self.positions = Positions()
         self.replies = ReplyBytes()
         self.turn_budget = turn_budget or TurnBudget(asyncio.get_running_loop().call_soon)
-        self.collector = BatchCollector(store, _failure, self.turn_budget, self.replies)
-        self.waiting_bytes = self.port = self.cluster_port = 0
-        self._ids = count(1)
-        self._open: set[_Connection] = set()
-        self._unanswered: list[_Connection] = []
+        self.pushes = Pushes(self.turn_budget)
+        self.slot_changes = SlotChanges(self)
+        self.pubsub = pubsub or PubSub(self.turn_budget)
+        self.collector = BatchCollector(store, failure_of, self.turn_budget, self.replies)
+        self.waiting_bytes = self.port = self.cluster_port = self.read_port = 0
+        self._aside, self._only = store.aside, store.only
+        self._asynchronous = store.asynchronous
+        self._seen_total, self._written_total = SeenTotal(), WrittenTotal()
+        self._ids = count(first_id)
+        self._open: set[ClientConnection] = set()
+        self._unanswered: list[ClientConnection] = []
         self.stopping = False
         self._listeners: list[asyncio.Server] = []
         self._counts = {
@@ -99,16 +93,20 @@ class RespServer:
 
     async def listen(self, hosts: str | Sequence[str], port: int) -> None:
         """Start to accept clients of any member, whose requests are forwarded to owners."""
-        self.port = await self._listen(hosts, port, cluster=False)
+        self.port = await self._listen(hosts, port, ClientPort.ANY)
 
     async def listen_cluster(self, hosts: str | Sequence[str], port: int) -> None:
         """Start to accept clients that speak the Redis Cluster protocol."""
-        self.cluster_port = await self._listen(hosts, port, cluster=True)
+        self.cluster_port = await self._listen(hosts, port, ClientPort.CLUSTER)
 
-    async def _listen(self, hosts: str | Sequence[str], port: int, *, cluster: bool) -> int:
+    async def listen_reads(self, hosts: str | Sequence[str], port: int) -> None:
+        """Start to accept such clients on the port where backups answer reads, without READONLY too."""
+        self.read_port = await self._listen(hosts, port, ClientPort.READ)
+
+    async def _listen(self, hosts: str | Sequence[str], port: int, kind: ClientPort) -> int:
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
-        made = await loop.create_server(lambda: _Connection(self, cluster), hosts, port, backlog=backlog)
+        made = await loop.create_server(lambda: ClientConnection(self, kind), hosts, port, backlog=backlog)
         self._listeners.append(made)
         return int(made.sockets[0].getsockname()[1])
 
@@ -153,9 +151,11 @@ class RespServer:
             "waiting_bytes": self.waiting_bytes,
             "reply_bytes": self.replies.held,
             **self._counts,
+            **self.pushes.facts(),
+            **self.pubsub.facts(),
         }
 
-    def admit(self, connection: "_Connection") -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         """Register a connection; False when there is no room."""
         self._counts["total_connections_received"] += 1
         if len(self._open) >= self.limits.clients_max:
@@ -164,13 +164,15 @@ class RespServer:
         self._open.add(connection)
         return True
 
-    def forget(self, connection: "_Connection") -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """Unregister a closed connection."""
         self._open.discard(connection)
-
-    def next_id(self) -> int:
-        """Return the number of the next connection."""
-        return next(self._ids)
+        turn_off(self, connection.session)
+        self.slot_changes.end(connection.session)
+        if connection.session.seen is not None:
+            connection.session.seen.release()
+        if connection.session.written is not None:
+            connection.session.written.release()
 
     def count(self, commands: int) -> None:
         """Count commands that are about to run."""
@@ -184,318 +186,67 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
-        if session.transaction:
+        if session.transaction or session.only_pubsub or session.withheld or session.tracking is not None:
             return None
-        batch = self.collector.gather(session.keyspace, queue, size, finish, only_here=session.cluster)
+        if self._only and session.keyspace not in self._only:
+            return None
+        if session.seen is not None or session.keyspace in self._aside:
+            return self._gather_here(session, queue, finish)
+        written = self.written_of(session) if self._asynchronous else None
+        batch = self.collector.gather(
+            session.keyspace, queue, size, finish, cluster=session.cluster, written=written
+        )
         if batch is not None:
             self.count(len(batch.replies))
         return batch
 
+    def _gather_here(
+        self, session: ClientSession, queue: list[Request], finish: Callable[[ConnectionBatch], None]
+    ) -> ConnectionBatch | None:
+        """Answer the leading reads of a connection that this member may answer, as a backup or from its own
+        entries; None when the first one cannot be answered at once."""
+        if session.keyspace in self.store.local.keyspaces:
+            batch = self.collector.read_local(session.keyspace, queue, finish, session.misses)
+        else:
+            seen = self.seen_of(session)
+            batch = None if seen is None else self.collector.read_here(session.keyspace, queue, finish, seen)
+        if batch is not None:
+            self.count(len(batch.replies))
+        return batch
+
+    def seen_of(self, session: ClientSession) -> SeenOperations | None:
+        """Return what the connection has seen, if backups may answer it: from now on it is remembered."""
+        if session.seen is None:
+            since = self.store.available_since(session.keyspace)
+            if since is not None:
+                return session.remember(SeenOperations(self._seen_total, since))
+        return session.seen
+
+    def written_of(self, session: ClientSession) -> WrittenOperations | None:
+        """Return what the connection has written, if its keyspace is Async: from now on it is remembered."""
+        if session.keyspace not in self._asynchronous:
+            return None
+        if session.written is None:
+            return session.remember_writes(WrittenOperations(self._written_total))
+        return session.written
+
+    def read_backups(self, session: ClientSession, readonly: bool) -> None:
+        """Let backups answer the connection in every keyspace, or end that."""
+        if session.seen is not None:
+            session.seen.set_readonly(readonly)
+        elif readonly:
+            # What it did before was not remembered.
+            since = asyncio.get_running_loop().time()
+            session.remember(SeenOperations(self._seen_total, since, readonly=True))
+
+    def new_session(self, address: str, kind: ClientPort, connection: ClientConnection) -> ClientSession:
+        """Return the state of a new connection to one of the ports."""
+        cluster, reads = kind is not ClientPort.ANY, kind is ClientPort.READ
+        seen = SeenOperations(self._seen_total, readonly=True) if reads else None
+        return ClientSession(
+            next(self._ids), address, cluster=cluster, reads=reads, seen=seen, connection=connection
+        )
+
     def failure(self, error: BaseException) -> Failure:
         """Convert an error of the store to a reply. Anything but a SteleError is logged as a defect."""
-        return _failure(error)
-
-
-_defects = RateLimitedLog(DEFECT_SECONDS)
-
-
-def _plain(error: SteleError) -> str:
-    """Its text; with the code only when that says more than the type does."""
-    return error.text if error.code == error.code_default else str(error)
-
-
-def _failure(error: BaseException) -> Failure:
-    if isinstance(error, Unavailable) and error.code == "LOADING":
-        return Failure("LOADING", error.text)
-    if isinstance(error, Unavailable):
-        return Failure("TRYAGAIN", _plain(error))
-    if isinstance(error, Uncertain):
-        return Failure("UNCERTAIN", _plain(error))
-    if isinstance(error, SteleError):
-        return Failure("ERR", str(error))
-    if (suppressed := _defects.admit()) is not None:
-        log.error(
-            "a request failed with an unexpected error (%d more were not logged)", suppressed, exc_info=error
-        )
-    return Failure("ERR", f"internal error {type(error).__name__}; the member's log has the details")
-
-
-class _Connection(asyncio.Protocol):
-    """One connection: parses requests, batches them, writes replies."""
-
-    def __init__(self, server: RespServer, cluster: bool) -> None:
-        self._server = server
-        self._cluster = cluster
-        self._limits = server.limits
-        self._reader = RequestReader()
-        self._queue: list[Request] = []
-        self._held_bytes = 0
-        self._unsent_bytes = 0
-        self._task: asyncio.Task[None] | None = None
-        self._in_batch = False
-        self._reading = True
-        self._stopping = False
-        self._half_close = False
-        self._quiet_since = float("inf")
-        self._gone = False
-        self._writable: asyncio.Event = asyncio.Event()
-        self._writable.set()
-        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.session = ClientSession(0, "")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio.Protocol."""
-        self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername") or ("", 0)
-        address = f"{peer[0]}:{peer[1]}"
-        self.session = ClientSession(self._server.next_id(), address, cluster=self._cluster)
-        self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
-        if not self._server.admit(self):
-            self._transport.write(
-                b"-ERR max number of clients reached: this member accepts %d\r\n" % self._limits.clients_max
-            )
-            self._transport.close()
-            self._stopping = True
-        elif self._server.stopping:
-            self.stop()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Implement asyncio.Protocol. Running commands finish: their writes may be in flight elsewhere."""
-        self._stopping = self._gone = True
-        self._queue.clear()
-        self._hold(0)
-        self.resume_writing()
-        self._server.forget(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Implement asyncio.Protocol. What arrives after the end of reading is dropped."""
-        if self._stopping:
-            self._linger()
-            return
-        reader = self._reader
-        before = reader.arguments
-        self._queue += reader.feed(data)
-        self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * (reader.arguments - before))
-        if self._server.waiting_bytes > self._limits.waiting_bytes_max:
-            self._refuse_bytes()
-            return
-        if reader.error is not None or self._is_full():
-            self._pause()
-        if self.busy:
-            return
-        if self._queue or reader.error:
-            self._go_on()
-        else:
-            self._hold_rest()
-
-    @property
-    def busy(self) -> bool:
-        """Return whether requests are unanswered."""
-        return self._in_batch or self._task is not None
-
-    def _go_on(self) -> None:
-        """Run queued requests: in the common batch where possible, else in a task."""
-        while self._queue and self._writable.is_set():
-            batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
-            if batch is None:
-                break
-            del self._queue[: len(batch.replies)]
-            if not batch.replies:
-                self._server.turn_budget.later(1, self._continue)
-            if batch.missing or not batch.replies:
-                self._in_batch = True
-                return
-            self._answer(batch)
-        if self._queue or self._reader.error is not None or not self._writable.is_set():
-            self._task = asyncio.get_running_loop().create_task(self._work())
-        else:
-            self._on_idle()
-
-    def _continue(self) -> None:
-        """Continue in a new turn."""
-        self._in_batch = False
-        if not self._transport.is_closing():
-            self._go_on()
-
-    def _finish(self, batch: ConnectionBatch) -> None:
-        """Handle a batch whose commands all have replies."""
-        self._in_batch = False
-        if not self._transport.is_closing():
-            if batch.later:
-                self._task = asyncio.get_running_loop().create_task(self._work(batch))
-            elif self._server.replies.is_full:
-                self._refuse(TooManyRepliesError(), "UNCERTAIN")
-            else:
-                self._answer(batch)
-                self._go_on()
-        self._server.replies.add(-batch.bytes)
-
-    def _answer(self, batch: ConnectionBatch) -> None:
-        out: list[bytes] = []
-        encode_all(batch.replies, out, self.session.resp3)
-        self._transport.write(b"".join(out))
-
-    def _on_idle(self) -> None:
-        """Handle the end of all requests."""
-        self._hold_rest()
-        if self._stopping:
-            self._end()
-        elif not self._reading and not self._is_full():
-            self._resume()
-
-    def eof_received(self) -> bool:
-        """Implement asyncio.Protocol. Pending requests are answered before the connection closes."""
-        self._stopping = True
-        return self.busy
-
-    def pause_writing(self) -> None:
-        """Implement asyncio.Protocol."""
-        self._writable.clear()
-        self._unsent_bytes = self._transport.get_write_buffer_size()
-        self._server.replies.add(self._unsent_bytes)
-
-    def resume_writing(self) -> None:
-        """Implement asyncio.Protocol."""
-        self._writable.set()
-        unsent, self._unsent_bytes = self._unsent_bytes, 0
-        self._server.replies.add(-unsent)
-
-    def stop(self) -> None:
-        """Take no more requests; when those that were read are answered, end the stream of replies."""
-        if self._stopping:
-            return
-        self._stopping = self._half_close = True
-        if not self._reading:
-            self._transport.resume_reading()
-        if not self.busy:
-            self._end()
-
-    def _end(self) -> None:
-        """Close, after all replies. A client that may still send gets only their end at first.
-
-        To close while there are bytes that were not read makes the kernel reset the connection, which
-        destroys replies on their way; so they are read and dropped, see `close_if_quiet`.
-        """
-        if self._half_close and not self.session.quitting and not self._transport.is_closing():
-            self._transport.write_eof()
-            self._linger()
-        else:
-            self._transport.close()
-
-    def _linger(self) -> None:
-        self._quiet_since = asyncio.get_running_loop().time()
-
-    def close_if_quiet(self, now: float) -> None:
-        """Close when all replies were sent and the client has sent nothing for `linger_seconds`."""
-        quiet_seconds = now - self._quiet_since
-        unsent = self._transport.get_write_buffer_size()
-        if not self.busy and not unsent and quiet_seconds >= self._limits.linger_seconds:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close immediately."""
-        self._transport.abort()
-
-    def _is_full(self) -> bool:
-        many = len(self._queue) >= self._limits.pipeline_commands_max
-        return many or (bool(self._queue) and self._held_bytes >= self._limits.pipeline_bytes_max)
-
-    def _hold(self, held_bytes: int) -> None:
-        held_bytes = 0 if self._gone else held_bytes
-        self._server.waiting_bytes += held_bytes - self._held_bytes
-        self._held_bytes = held_bytes
-
-    def _hold_rest(self) -> None:
-        """Hold what is there besides complete requests: a part of one, and a transaction."""
-        self._hold(self._reader.buffered_bytes + self.session.transaction.held_bytes)
-
-    def _pause(self) -> None:
-        if self._reading and not self._transport.is_closing():
-            self._reading = False
-            self._transport.pause_reading()
-
-    def _resume(self) -> None:
-        if not self._reading and not self._stopping and not self._transport.is_closing():
-            self._reading = True
-            self._transport.resume_reading()
-
-    def _refuse_bytes(self) -> None:
-        limit = self._limits.waiting_bytes_max
-        self._refuse(f"requests of more than {limit} bytes wait at this member: reconnect later")
-
-    def _refuse(self, reason: object, code: str = "ERR") -> None:
-        """Close this connection, which exceeded a limit; others are unaffected."""
-        self._transport.write(f"-{code} {reason}\r\n".encode())
-        self._transport.close()
-        self._stopping = True
-
-    async def _work(self, begun: ConnectionBatch | None = None) -> None:
-        """Run queued requests until there are none; later data starts a new task."""
-        runner = PipelineRunner(self._server, self.session, self._put)
-        try:
-            if not self._writable.is_set():
-                await self._until_written()
-            if begun is not None:
-                await runner.complete(begun.requests, begun.replies)
-            while self._queue and not self._transport.is_closing():
-                await self._batch(runner)
-        except ConnectionResetError:
-            pass  # The client disconnected; remaining requests are dropped.
-        except TooManyRepliesError as error:
-            # The commands ran, so their writes may have been applied.
-            self._refuse(error, "UNCERTAIN")
-        except Exception:
-            log.exception("connection %s is closed after an unexpected error", self.session.address)
-            self._transport.close()
-        finally:
-            self._task = None
-        if self._reader.error is not None:
-            self._transport.write(b"-ERR " + self._reader.error.encode() + b"\r\n")
-            self._stopping = True
-        if self._stopping or self.session.quitting:
-            self._end()
-        else:
-            self._on_idle()
-
-    async def _batch(self, runner: PipelineRunner) -> None:
-        size = self._limits.batch_commands_max
-        batch, self._queue = self._queue[:size], self._queue[size:]
-        self._server.count(len(batch))
-        await runner.run(batch)
-        if self.session.quitting:
-            self._queue.clear()
-        if not self._queue:
-            self._hold_rest()
-        if self._reader.error is None and not self._is_full():
-            self._resume()
-
-    async def _put(self, out: list[bytes]) -> None:
-        """Write, waiting while the client reads more slowly.
-
-        Raises ConnectionResetError when it disconnected.
-        """
-        for chunk in chunks(out, WRITE_BYTES):
-            if self._transport.is_closing():
-                raise ConnectionResetError
-            self._transport.write(chunk)
-            if not self._writable.is_set():
-                await self._until_written()
-
-    async def _until_written(self) -> None:
-        """Wait for a client that sends faster than it reads; disconnect one that does not read at all."""
-        loop = asyncio.get_running_loop()
-        begin, limit_seconds = loop.time(), self._limits.stalled_seconds_max
-        while not self._writable.is_set():
-            if self._server.replies.scarce:
-                limit_seconds = min(limit_seconds, self._limits.stalled_seconds_max_scarce)
-            left = begin + limit_seconds - loop.time()
-            if left <= 0:
-                address = self.session.address
-                log.warning(
-                    "connection %s is closed: it read no reply for %s seconds", address, limit_seconds
-                )
-                self._transport.abort()
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, LOOK_SECONDS)):
-                    await self._writable.wait()
+        return failure_of(error)

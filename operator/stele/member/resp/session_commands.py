@@ -1,10 +1,8 @@
-"""Commands about the connection and the server: HELLO, SELECT, CLIENT, INFO, COMMAND, SCAN, CLUSTER, ..."""
+"""Commands about the connection and the server: HELLO, SELECT, INFO, COMMAND, ..."""
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+import time
+from collections.abc import Awaitable
 
 from stele.core.kv.commands import (
     ARGUMENTS_MAX,
@@ -13,102 +11,102 @@ from stele.core.kv.commands import (
     Simple,
     has_arity,
     is_write,
-    parse_integer,
     text_of,
     wrong_number,
 )
 from stele.core.kv.dedup import ARITY, ONCE
-from stele.member.resp.cluster_commands import DISABLED, cluster, own_partitions
+from stele.member.resp.client_commands import client, client_name
+from stele.member.resp.cluster_commands import DISABLED, cluster
+from stele.member.resp.config import config
 from stele.member.resp.info import REDIS_VERSION, info
-from stele.member.resp.match import read_pattern
-from stele.member.resp.multi_key import MANY_KEYS
-from stele.member.resp.scan import SCAN_COUNT_DEFAULT, SCAN_COUNT_MAX, Positions, scan
-from stele.member.resp.transactions import TRANSACTION_ARITIES, Transaction
-from stele.member.turn_budget import TurnBudget
-from stele.ports.key_value_service import KeyValueService
+from stele.member.resp.keyspace_commands import KEYSPACE_COMMANDS
+from stele.member.resp.msetnx import ARITY as MSETNX_ARITY
+from stele.member.resp.msetnx import MSETNX
+from stele.member.resp.multi_key import MANY_KEYS, is_keyed
+from stele.member.resp.pubsub_commands import PUBSUB_COMMANDS, SUBSCRIBED_COMMANDS
+from stele.member.resp.session import ClientSession, Command, RefusedError, Server, undeclared
+from stele.member.resp.subcommands import answer_help, unknown_subcommand
+from stele.member.resp.tool_commands import TOOL_COMMANDS
+from stele.member.resp.tracking import turn_off
+from stele.member.resp.transactions import TRANSACTION_ARITIES, exec_failure
+from stele.member.resp.wait import wait
 from stele.wire.resp import Answer, Request
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
-CLIENT_NAME_BYTES_MAX = 256
 COMMAND_NAMES_MAX = 1024
-DBSIZE_PARTITIONS_AT_ONCE = 64
+UNKNOWN_SHOWN_CHARS = 128
+"""Of the arguments of an unknown command, as in Redis."""
 _KEYSPACE = re.compile(rb"[a-z0-9-]{1,%d}" % KEYSPACE_BYTES_MAX)
 
 OK = Simple("OK")
-
-
-@dataclass(slots=True)
-class ClientSession:
-    """State of one connection. `cluster`: it speaks the Redis Cluster protocol."""
-
-    id: int
-    address: str
-    keyspace: bytes = b"default"
-    database: bytes = b"0"
-    name: bytes = b""
-    library: dict[bytes, bytes] = field(default_factory=dict)
-    resp3: bool = False
-    quitting: bool = False
-    cluster: bool = False
-    transaction: Transaction = field(default_factory=Transaction)
-
-    def reset(self) -> None:
-        """Return to the state of a new connection."""
-        self.keyspace, self.database, self.name, self.resp3 = b"default", b"0", b"", False
-        self.transaction.reset()
-
-    def line(self) -> str:
-        """Return its line of CLIENT LIST."""
-        parts = {"id": str(self.id), "addr": self.address, "name": self.name.decode("ascii", "replace")}
-        parts |= {"db": self.database.decode(), "resp": "3" if self.resp3 else "2"}
-        return " ".join(f"{key}={value}" for key, value in parts.items())
-
-
-class Server(Protocol):
-    """The part of the RESP server that session commands use."""
-
-    store: KeyValueService
-    positions: Positions
-    turn_budget: TurnBudget
-    cluster_port: int
-
-    def sessions(self) -> Iterable[ClientSession]: ...
-
-    def facts(self) -> dict[str, str | int]: ...
-
-
-class _RefusedError(Exception):
-    """The request is answered with `-ERR <text>` and changes nothing."""
 
 
 async def answer(server: Server, session: ClientSession, name: bytes, request: Request) -> Answer:
     """Run one session command with its upper-case name. Errors of the store pass through."""
     known = _COMMANDS.get(name)
     if known is None:
-        return unknown(request[0])
+        return unknown(request)
     arity, run = known
     if not has_arity(arity, request):
         return wrong_number(name)
     try:
         made = run(server, session, request)
         return await made if isinstance(made, Awaitable) else made
-    except _RefusedError as refused:
+    except RefusedError as refused:
         return Failure("ERR", str(refused))
 
 
-def unknown(name: bytes) -> Failure:
-    """Return the error for an unknown command, with the supported ones."""
-    return Failure("ERR", f"unknown command '{text_of(name)}'; supported are {_OFFERED}")
+def refused_while_subscribed(session: ClientSession, name: bytes, request: Request) -> Failure | None:
+    """Return the error for a command that a subscriber of RESP2 may not use."""
+    if name in SUBSCRIBED_COMMANDS or not is_well_formed(name, request):
+        return None
+    text = (
+        f"Can't execute '{text_of(request[0]).lower()}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT"
+    )
+    failure = Failure("ERR", f"{text} / RESET are allowed in this context")
+    return exec_failure(failure) if name == b"EXEC" else failure
+
+
+def is_well_formed(name: bytes, request: Request) -> bool:
+    """Return whether the command is offered, and takes this number of arguments."""
+    return name in _ARITIES and has_arity(_ARITIES[name], request)
+
+
+def uses_keyspace(name: bytes) -> bool:
+    """Return whether the (upper-case) command looks at the keyspace that the connection has selected."""
+    return is_keyed(name) or name in _USE_KEYSPACE
+
+
+def is_known(name: bytes) -> bool:
+    """Return whether a request with this upper-case name is answered otherwise than as unknown."""
+    return name in _COMMANDS or name in _ARITIES
+
+
+def unknown(request: Request) -> Failure:
+    """Return Redis' error for an unknown command, which has the beginning of its arguments."""
+    shown = ""
+    for argument in request[1:]:
+        if len(shown) >= UNKNOWN_SHOWN_CHARS:
+            break
+        shown += f"'{text_of(argument[: UNKNOWN_SHOWN_CHARS - len(shown)])}' "
+    return Failure("ERR", f"unknown command '{text_of(request[0])}', with args beginning with: {shown}")
 
 
 def _ping(server: Server, session: ClientSession, request: Request) -> Answer:
     if len(request) > 2:
         return wrong_number(b"ping")
+    if session.only_pubsub:
+        return [b"pong", request[1] if len(request) == 2 else b""]
     return request[1] if len(request) == 2 else Simple("PONG")
 
 
 def _echo(server: Server, session: ClientSession, request: Request) -> Answer:
     return request[1]
+
+
+def _time(server: Server, session: ClientSession, request: Request) -> Answer:
+    """Return the clock of this member, in seconds and microseconds."""
+    return [b"%d" % part for part in divmod(time.time_ns() // 1000, 1_000_000)]
 
 
 def _quit(server: Server, session: ClientSession, request: Request) -> Answer:
@@ -117,23 +115,17 @@ def _quit(server: Server, session: ClientSession, request: Request) -> Answer:
 
 
 def _reset(server: Server, session: ClientSession, request: Request) -> Answer:
+    server.pubsub.leave(session)
+    turn_off(server, session)
+    server.slot_changes.end(session)
     session.reset()
     return Simple("RESET")
 
 
 def _auth(server: Server, session: ClientSession, request: Request) -> Answer:
-    raise _RefusedError(
+    raise RefusedError(
         "AUTH <password> called without any password configured: no password is set, so do not send AUTH"
     )
-
-
-def _client_name(raw: bytes) -> bytes:
-    if len(raw) > CLIENT_NAME_BYTES_MAX or any(not 33 <= char <= 126 for char in raw):
-        raise _RefusedError(
-            "Client names cannot contain spaces, newlines or special characters,"
-            f" nor be longer than {CLIENT_NAME_BYTES_MAX} bytes"
-        )
-    return raw
 
 
 def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
@@ -145,12 +137,15 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
                 return Failure("NOPROTO", "unsupported protocol version: expected 2 or 3")
             resp3 = word == b"3"
         elif option == b"SETNAME" and (given := next(rest, None)) is not None:
-            name = _client_name(given)
+            name = client_name(given)
         elif option == b"AUTH":
             return _auth(server, session, request)
         else:
-            raise _RefusedError(f"Syntax error in HELLO option '{text_of(word)}'")
+            raise RefusedError(f"Syntax error in HELLO option '{text_of(word)}'")
     session.resp3, session.name = resp3, name
+    session.update_mode()
+    if not resp3:
+        server.slot_changes.end(session)
     return {
         b"server": b"redis",
         b"version": REDIS_VERSION.encode(),
@@ -166,51 +161,27 @@ def _select(server: Server, session: ClientSession, request: Request) -> Answer:
     """Select the keyspace `dbn` for a number n, `default` for 0, or the named keyspace."""
     wanted = request[1]
     if not _KEYSPACE.fullmatch(wanted) or wanted.startswith(b"-"):
-        raise _RefusedError(
+        raise RefusedError(
             f"invalid DB index: '{text_of(wanted)}' is neither a number of 0 or above nor a keyspace's name"
             f" (1 to {KEYSPACE_BYTES_MAX} of a-z, 0-9 and -, not starting with -)"
         )
+    database = wanted
     if wanted.isdigit():
         number = int(wanted)
-        name = b"db%d" % number if number else b"default"
-        if len(name) > KEYSPACE_BYTES_MAX:
-            raise _RefusedError("DB index is out of range")
-        session.keyspace, session.database = name, b"%d" % number
-    else:
-        session.keyspace = session.database = wanted
-    return OK
-
-
-def _client(server: Server, session: ClientSession, request: Request) -> Answer:
-    what, rest = request[1].upper(), request[2:]
-    if what == b"ID" and not rest:
-        return session.id
-    if what == b"GETNAME" and not rest:
-        return session.name or None
-    if what == b"SETNAME" and len(rest) == 1:
-        session.name = _client_name(rest[0])
-        return OK
-    if what == b"SETINFO" and len(rest) == 2:
-        return _client_info(session, rest[0].upper(), rest[1])
-    if what in (b"LIST", b"INFO"):
-        chosen = [session] if what == b"INFO" else server.sessions()
-        return "".join(f"{one.line()}\n" for one in chosen).encode()
-    raise _RefusedError(
-        f"unknown subcommand or wrong number of arguments for '{text_of(request[1])}';"
-        " expected ID, GETNAME, SETNAME, SETINFO, LIST and INFO"
-    )
-
-
-def _client_info(session: ClientSession, key: bytes, value: bytes) -> Answer:
-    if key not in (b"LIB-NAME", b"LIB-VER"):
-        raise _RefusedError(f"Unrecognized option '{text_of(key)}': expected LIB-NAME or LIB-VER")
-    session.library[key] = _client_name(value)
+        wanted, database = b"db%d" % number if number else b"default", b"%d" % number
+        if len(wanted) > KEYSPACE_BYTES_MAX:
+            raise RefusedError("DB index is out of range")
+    if (refused := undeclared(server, wanted)) is not None:
+        return refused
+    session.keyspace, session.database = wanted, database
+    if session.tracking is not None:
+        session.tracking.keyspace_changed()
     return OK
 
 
 def _info(server: Server, session: ClientSession, request: Request) -> Answer:
     if len(request) > ARGUMENTS_MAX:
-        raise _RefusedError(f"{len(request) - 1} sections; at most {ARGUMENTS_MAX - 1} are allowed")
+        raise RefusedError(f"{len(request) - 1} sections; at most {ARGUMENTS_MAX - 1} are allowed")
     return info(server, session.cluster, request[1:]).encode()
 
 
@@ -225,18 +196,32 @@ def _command(server: Server, session: ClientSession, request: Request) -> Answer
     if what in (b"", b"INFO"):
         names = [name.upper() for name in request[2:]] or list(OFFERED)
         if len(names) > COMMAND_NAMES_MAX:
-            raise _RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are allowed")
+            raise RefusedError(f"{len(names)} names; at most {COMMAND_NAMES_MAX} are allowed")
         return [_describe(name) for name in names]
-    raise _RefusedError(f"unknown subcommand '{text_of(request[1])}'; expected COUNT, LIST, DOCS or INFO")
+    if what == b"HELP":
+        return answer_help(request, (b"COUNT", b"DOCS", b"INFO", b"LIST"))
+    return unknown_subcommand(request)
 
+
+_USE_KEYSPACE = frozenset({b"SCAN", b"DBSIZE", b"FLUSHDB", b"MEMORY", b"WATCH"})
+"""Commands without keys, or that find them in another way."""
+
+_WRITES = (b"MSET", MSETNX, b"FLUSHDB", b"FLUSHALL", ONCE)
 
 _TIPS: dict[bytes, tuple[bytes, ...]] = {
     b"DBSIZE": (b"request_policy:all_shards", b"response_policy:agg_sum"),
     b"SCAN": (b"nondeterministic_output", b"request_policy:special"),
     b"PING": (b"request_policy:all_shards", b"response_policy:all_succeeded"),
+    b"FLUSHDB": (b"request_policy:all_shards", b"response_policy:all_succeeded"),
+    b"FLUSHALL": (b"request_policy:all_shards", b"response_policy:all_succeeded"),
+    b"WAIT": (b"request_policy:all_shards", b"response_policy:agg_min"),
     b"INFO": (b"nondeterministic_output", b"request_policy:all_shards", b"response_policy:special"),
 }
 """Where clients of the cluster protocol send commands without keys (Redis documentation, "Command tips")."""
+
+
+_CHANNELS = {b"SSUBSCRIBE": (1, -1, 1), b"SUNSUBSCRIBE": (1, -1, 1), b"SPUBLISH": (1, 1, 1)}
+"""Where sharded channels are: cluster clients route by them as by keys."""
 
 
 def _describe(name: bytes) -> Answer:
@@ -244,114 +229,75 @@ def _describe(name: bytes) -> Answer:
     categories, tips, key specifications, subcommands]."""
     if name not in OFFERED:
         return None
-    flags = [Simple("write" if is_write(name) or name in (b"MSET", ONCE) else "readonly")]
+    flags = [Simple(_flag(name))]
     arity, *places = _shape(name)
     tips = [Simple(tip.decode()) for tip in _TIPS.get(name, ())]
     return [name.lower(), arity, flags, *places, [], tips, [], []]
+
+
+def _flag(name: bytes) -> str:
+    if name in PUBSUB_COMMANDS:
+        return "pubsub"
+    return "write" if is_write(name) or name in _WRITES else "readonly"
 
 
 def _shape(name: bytes) -> tuple[int, int, int, int]:
     """Return (arity, first key, last key, step)."""
     if name in MANY_KEYS:
         return (-3, 1, -1, 2) if name == b"MSET" else (-2, 1, -1, 1)
+    if name == MSETNX:
+        return MSETNX_ARITY, 1, -1, 2
     if name == ONCE:
         return ARITY, 4, 4, 1
     if name in TRANSACTION_ARITIES:
         return (TRANSACTION_ARITIES[name], *((1, -1, 1) if name == b"WATCH" else (0, 0, 0)))
-    return (ARITIES[name], 1, 1, 1) if name in ARITIES else (_COMMANDS[name][0], 0, 0, 0)
-
-
-def _keys(server: Server, session: ClientSession, request: Request) -> Answer:
-    raise _RefusedError(
-        "KEYS is not supported, since it would block all clients; use SCAN 0 MATCH pattern COUNT 1000"
-        " and repeat with the returned cursor until it is 0"
-    )
-
-
-async def _scan(server: Server, session: ClientSession, request: Request) -> Answer:
-    cursor, count, options = _number(request[1], "invalid cursor"), SCAN_COUNT_DEFAULT, _scan_options(request)
-    if b"COUNT" in options:
-        count = min(_number(options[b"COUNT"], "value is not an integer or out of range"), SCAN_COUNT_MAX)
-    if count < 1:
-        raise _RefusedError("syntax error")
-    try:
-        pattern = await read_pattern(options.get(b"MATCH", b"*"), server.turn_budget)
-        following, keys = await scan(
-            server.store,
-            server.positions,
-            session.keyspace,
-            cursor,
-            count=count,
-            pattern=pattern,
-            partitions=_partitions(server, session),
-        )
-    except ValueError as wrong:
-        raise _RefusedError(str(wrong)) from None
-    return [b"%d" % following, list(keys if options.get(b"TYPE", b"string").lower() == b"string" else ())]
-
-
-def _scan_options(request: Request) -> dict[bytes, bytes]:
-    """Parse options; each is allowed once, as compiling a pattern is expensive."""
-    options: dict[bytes, bytes] = {}
-    for at in range(2, len(request), 2):
-        word = request[at].upper()
-        if word not in (b"MATCH", b"COUNT", b"TYPE") or word in options or at + 1 == len(request):
-            raise _RefusedError("syntax error")
-        options[word] = request[at + 1]
-    return options
-
-
-def _number(raw: bytes, text: str) -> int:
-    try:
-        return parse_integer(raw)
-    except ValueError:
-        raise _RefusedError(text) from None
-
-
-def _partitions(server: Server, session: ClientSession) -> Sequence[int]:
-    """Return the partitions to visit: in the cluster protocol, clients ask each member for its own."""
-    return own_partitions(server.store) if session.cluster else range(server.store.partitions)
-
-
-async def _dbsize(server: Server, session: ClientSession, request: Request) -> Answer:
-    """Count a keyspace's entries partition by partition; not atomic, since writes continue."""
-    store, total = server.store, 0
-    partitions = _partitions(server, session)
-    for begin in range(0, len(partitions), DBSIZE_PARTITIONS_AT_ONCE):
-        some = partitions[begin : begin + DBSIZE_PARTITIONS_AT_ONCE]
-        total += sum(await asyncio.gather(*(store.count(partition, session.keyspace) for partition in some)))
-    return total
+    if name in ARITIES:
+        return ARITIES[name], 1, 1, 1
+    return (_COMMANDS[name][0], *_CHANNELS.get(name, (0, 0, 0)))
 
 
 def _cluster(server: Server, session: ClientSession, request: Request) -> Answer:
-    return cluster(server, request) if session.cluster else DISABLED
+    return cluster(server, session.keyspace, request) if session.cluster else DISABLED
 
 
-def _of_cluster(server: Server, session: ClientSession, request: Request) -> Answer:
-    """Answer READONLY, READWRITE and ASKING, which change nothing: reads and writes go to owners."""
+def _asking(server: Server, session: ClientSession, request: Request) -> Answer:
+    """Answer ASKING, which changes nothing: no slot is ever between two owners."""
     return OK if session.cluster else DISABLED
 
 
+def _readonly(server: Server, session: ClientSession, request: Request) -> Answer:
+    """Answer READONLY and READWRITE: whether backups may answer this connection's reads."""
+    if not session.cluster:
+        return DISABLED
+    server.read_backups(session, request[0].upper() == b"READONLY")
+    return OK
+
+
 # Name -> (arity as in Redis, handler).
-_COMMANDS: dict[bytes, tuple[int, Callable[[Server, ClientSession, Request], Answer | Awaitable[Answer]]]] = {
+_COMMANDS: dict[bytes, tuple[int, Command]] = {
     b"PING": (-1, _ping),
     b"ECHO": (2, _echo),
+    b"TIME": (1, _time),
     b"QUIT": (-1, _quit),
     b"RESET": (1, _reset),
     b"AUTH": (-2, _auth),
     b"HELLO": (-1, _hello),
     b"SELECT": (2, _select),
-    b"CLIENT": (-2, _client),
+    b"CLIENT": (-2, client),
     b"INFO": (-1, _info),
     b"COMMAND": (-1, _command),
-    b"KEYS": (-2, _keys),
-    b"SCAN": (-2, _scan),
-    b"DBSIZE": (1, _dbsize),
+    **KEYSPACE_COMMANDS,
     b"CLUSTER": (-2, _cluster),
-    b"READONLY": (1, _of_cluster),
-    b"READWRITE": (1, _of_cluster),
-    b"ASKING": (1, _of_cluster),
+    b"READONLY": (1, _readonly),
+    b"READWRITE": (1, _readonly),
+    b"ASKING": (1, _asking),
+    b"CONFIG": (-2, config),
+    b"WAIT": (3, wait),
+    **PUBSUB_COMMANDS,
+    **TOOL_COMMANDS,
 }
 
-OFFERED = tuple(sorted({*ARITIES, *MANY_KEYS, *TRANSACTION_ARITIES, *_COMMANDS, ONCE} - {b"AUTH", b"KEYS"}))
-_OFFERED = ", ".join(name.decode() for name in OFFERED)
+OFFERED = tuple(
+    sorted({*ARITIES, *MANY_KEYS, *TRANSACTION_ARITIES, *_COMMANDS, ONCE, MSETNX} - {b"AUTH", b"KEYS"})
+)
+_ARITIES = {name: _shape(name)[0] for name in OFFERED}

@@ -1,7 +1,7 @@
 """MULTI, EXEC, DISCARD, WATCH and UNWATCH of one connection (Redis documentation, "Transactions").
 
-Commands are queued here, and sent to the owner as one when EXEC comes. All keys of a transaction must be in
-one partition: of one slot, or with one {hashtag}.
+Commands are queued here, and sent to the owner as one when EXEC comes. When the keys are in several
+partitions, each owner runs its part, and all or none of the parts are done.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +27,8 @@ from stele.core.kv.transaction import (
     Watch,
 )
 from stele.member.resp.multi_key import MANY_KEYS, Combine, keys_of
+from stele.member.resp.pubsub_commands import PUBSUB_COMMANDS
+from stele.ports.transactions import PartitionPart
 from stele.wire.resp import ARGUMENT_BYTES, Request
 from stele.wire.transaction import encode_transaction
 
@@ -34,20 +36,40 @@ TRANSACTION_ARITIES = {b"MULTI": 1, b"EXEC": 1, b"DISCARD": 1, b"WATCH": -2, b"U
 OK, QUEUED = Simple("OK"), Simple("QUEUED")
 NOT_QUEUED = frozenset({*TRANSACTION_ARITIES, b"QUIT", b"RESET"})
 """Commands that run at once between MULTI and EXEC."""
+_LOCAL_ARITIES = {
+    b"PING": -1,
+    b"ECHO": 2,
+    b"WAIT": 3,
+    **{name: arity for name, (arity, _) in PUBSUB_COMMANDS.items()},
+}
+"""Commands that can be queued and run at the client's member, once the owner has run the others."""
+_QUEUED_ARITIES = {**ARITIES, **_LOCAL_ARITIES}
 _WATCH_BYTES = 256
 """Python's overhead of a watched key."""
+OTHER_PARTITIONS = Failure(
+    "CROSSSLOT",
+    "Keys in request don't hash to the same slot: a transaction needs keys of one partition, for example with"
+    " one {hashtag}, until the cluster is upgraded",
+)
 ABORTED = Failure("EXECABORT", "Transaction discarded because of previous errors.")
+
+
+def exec_failure(failure: Failure) -> Failure:
+    """Return the error of an EXEC that was not run, for this reason."""
+    return Failure("EXECABORT", f"Transaction discarded because of: {failure.text}")
 
 
 @dataclass(slots=True)
 class Queue:
     """The commands between MULTI and EXEC. `joins` has how replies of each request are joined, and how many.
 
-    `failed`: a request was refused, so EXEC discards all.
+    `local` has the requests that run at this member, by their place; `failed`: a request was refused, so EXEC
+    discards all.
     """
 
     commands: list[Request] = field(default_factory=list)
     joins: list[tuple[Combine | None, int]] = field(default_factory=list)
+    local: dict[int, Request] = field(default_factory=dict)
     queued_bytes: int = 0
     arguments: int = 0
     failed: bool = False
@@ -58,6 +80,8 @@ class Queue:
         if refused is not None:
             self.failed = True
             return refused
+        if name in _LOCAL_ARITIES:
+            self.local[len(self.joins)] = request
         commands, combine = _split(name, request)
         self.commands += commands
         self.joins.append((combine, len(commands)))
@@ -67,10 +91,10 @@ class Queue:
         if name in MANY_KEYS:
             if len(request) < (3 if name == b"MSET" else 2):
                 return wrong_number(name)
-        elif name not in ARITIES:
-            text = f"'{text_of(request[0])}' cannot be used in a transaction: commands with keys can"
-            return Failure("ERR", text)
-        elif not has_arity(ARITIES[name], request):
+        elif name not in _QUEUED_ARITIES:
+            text = f"'{text_of(request[0])}' cannot be used in a transaction"
+            return Failure("ERR", f"{text}: commands of one key, MGET, MSET, DEL, PUBLISH and the like can")
+        elif not has_arity(_QUEUED_ARITIES[name], request):
             return wrong_number(name)
         elif (refused := too_large(request)) is not None:
             return refused
@@ -80,7 +104,7 @@ class Queue:
         """Count the request, or return which limit it exceeds."""
         self.queued_bytes += sum(map(len, request))
         self.arguments += len(request)
-        if len(self.commands) + commands > TRANSACTION_COMMANDS_MAX:
+        if max(len(self.commands) + commands, len(self.joins) + 1) > TRANSACTION_COMMANDS_MAX:
             text = f"transaction of more than {TRANSACTION_COMMANDS_MAX} commands, or keys; split it"
             return Failure("ERR", text)
         if self.queued_bytes > TRANSACTION_BYTES_MAX:
@@ -94,13 +118,15 @@ class Queue:
         return self.queued_bytes + ARGUMENT_BYTES * self.arguments
 
     def joined(self, replies: Sequence[Reply]) -> list[Reply]:
-        """Return one reply for each queued request."""
+        """Return one reply for each queued request; that of a local one is None yet."""
         rest = iter(replies)
         return [_join(combine, list(islice(rest, number))) for combine, number in self.joins]
 
 
 def _split(name: bytes, request: Request) -> tuple[list[Request], Combine | None]:
     """Return the single-key commands of a request, and how their replies are joined."""
+    if name in _LOCAL_ARITIES:
+        return [], lambda replies: None
     if name not in MANY_KEYS:
         return [request], None
     if name == b"MSET" and len(request) % 2 == 0:
@@ -144,10 +170,10 @@ class Transaction:
         """Return the error for a wrong number of arguments, which ends a transaction when it is EXEC's."""
         failure = wrong_number(name)
         self.refused()
-        if name != b"EXEC" or self.queue is None:
+        if name != b"EXEC":
             return failure
         self.reset()
-        return Failure("EXECABORT", f"Transaction discarded because of: {failure.text}")
+        return exec_failure(failure)
 
     def change(self, name: bytes) -> Reply:
         """Run MULTI, DISCARD or UNWATCH; EXEC comes here without MULTI."""
@@ -194,14 +220,27 @@ class Transaction:
             return Failure("ERR", text)
         return None
 
-    def command(self, queue: Queue, place: Callable[[bytes], int]) -> Request | Failure:
-        """Return the command for the owner; `place` maps a key to what all keys must share.
+    def parts(
+        self, queue: Queue, keyspace: bytes, place: Callable[[bytes, bytes], int]
+    ) -> tuple[dict[int, PartitionPart], list[int]]:
+        """Return the part of each partition, and the partition of each command, which is of `keyspace`.
 
-        The first argument after the name is a key of the partition.
+        `place` maps a key of a keyspace to its partition.
         """
-        keys = [*(each[1] for each in queue.commands), *(key for _, key in self.watches)]
-        if len({place(key) for key in keys}) > 1:
-            text = "Keys in request don't hash to the same slot: a transaction needs keys of one partition, "
-            return Failure("CROSSSLOT", f"{text}for example with one {{hashtag}}")
+        parts: dict[int, PartitionPart] = {}
+        for (watched, key), value in self.watches.items():
+            part = parts.setdefault(place(watched, key), PartitionPart([], []))
+            part.watches.append(Watch(watched, key, value))
+        places = [place(keyspace, each[1]) for each in queue.commands]
+        for each, partition in zip(queue.commands, places, strict=True):
+            parts.setdefault(partition, PartitionPart([], [])).commands.append(list(each))
+        return parts, places
+
+    def keys(self, queue: Queue, keyspace: bytes) -> list[tuple[bytes, bytes]]:
+        """Return keyspace and key of what is used or watched; the commands are of `keyspace`."""
+        return [*((keyspace, each[1]) for each in queue.commands), *self.watches]
+
+    def command(self, queue: Queue, key: bytes) -> Request:
+        """Return the command for the owner of all keys; `key` is one of them."""
         watches = [Watch(keyspace, key, value) for (keyspace, key), value in self.watches.items()]
-        return [EXEC, keys[0], encode_transaction(watches, [list(each) for each in queue.commands])]
+        return [EXEC, key, encode_transaction(watches, [list(each) for each in queue.commands])]

@@ -9,6 +9,7 @@ out its state before the owner changes.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -206,6 +207,27 @@ class Services:
             change = Begun(event, before.version, self._tablets.me)
             self._to_notify(change, True)
             self._enqueue(partition, partial(self._notify_change, change))
+
+    def hears_of(self, method: str) -> bool:
+        """Return whether a service has an optional method."""
+        return any(runner.has(method) for runner in self._runners)
+
+    async def entries_moved(
+        self, partition: PartitionId, keyspace: str, keys: list[bytes], arrived: bool
+    ) -> None:
+        """Inform services of entries of clients that came with a copy, or left with a replica."""
+        await self._inform("entries_moved", partition, keyspace, keys, arrived)
+
+    async def entries_expired(self, partition: PartitionId, keyspace: str, keys: list[bytes]) -> None:
+        """Inform services of entries of clients that expired here."""
+        await self._inform("entries_expired", partition, keyspace, keys)
+
+    async def _inform(self, method: str, *words: object) -> None:
+        """Call an optional method of the services that have it."""
+        for runner in self._runners:
+            if runner.has(method):
+                with suppress(ServiceError):  # It is logged.
+                    await runner.call(method, *words)
 
     # -- notifying
 

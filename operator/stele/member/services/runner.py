@@ -50,6 +50,10 @@ class ServiceRunner:
         self._service = service
         self._thread = _Caller(f"service-{name}")
 
+    def has(self, method: str) -> bool:
+        """Return whether the service has an optional method."""
+        return hasattr(self._service, method)
+
     async def call(self, method: str, *args: object, seconds: float = CALL_SECONDS_MAX) -> Any:
         """Call the method and return its result. Raises ServiceError, after logging it."""
         if self._thread.waiting >= CALLS_WAITING_MAX:
@@ -185,7 +189,7 @@ class MemberContext:
 
     @property
     def partitions(self) -> int:
-        return len(self._tablets.rows)
+        return self._tablets.table.main
 
     def replica_index(self, partition: int) -> int:
         return index_of(self._tablets.rows[partition].replicas, self._tablets.me)

@@ -7,7 +7,7 @@ first gets the same reply at the same time.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stele.core.kv.commands import Evaluation, Failure, Put, Reply, Stored, evaluate
+from stele.core.kv.commands import Evaluation, Failure, Put, Reply, Stored, evaluate, grows
 from stele.core.kv.dedup import (
     CLIENTS_MAX,
     NO_ROOM,
@@ -17,6 +17,7 @@ from stele.core.kv.dedup import (
     stale,
     too_long,
 )
+from stele.core.kv.notifications import KeyEvents
 from stele.errors import Corrupt
 from stele.member.replication.replica import Replica
 from stele.ports.engine import Engine
@@ -31,12 +32,17 @@ Read = Callable[[bytes], Stored | None]
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request. `refusal` is why writes are refused at present, if they are."""
+    """One request. `refusal` is why writes are refused at present, if they are, `full` why those are that
+    make the keyspace larger; `ttl_ms` as in `evaluate`; `noted` takes the events of its commands, if somebody
+    listens."""
 
     keyspace: bytes
     args: Sequence[bytes]
     now_ms: int
     refusal: Failure | None
+    full: Failure | None
+    ttl_ms: int
+    noted: list[KeyEvents] | None = None
 
 
 def run_once(engine: Engine, replica: Replica, attempt: Attempt, read: Read) -> tuple[Reply, list[Change]]:
@@ -53,7 +59,10 @@ def run_once(engine: Engine, replica: Replica, attempt: Attempt, read: Read) -> 
             return _again(client, sequence, last), []
     if attempt.refusal is not None:
         return attempt.refusal, []
-    evaluation = evaluate(args[3:], read(replica.prefix(attempt.keyspace) + args[4]), now_ms)
+    stored_value = read(replica.prefix(attempt.keyspace) + args[4])
+    evaluation = evaluate(args[3:], stored_value, now_ms, attempt.ttl_ms)
+    if attempt.full is not None and grows(evaluation.op, stored_value):
+        return attempt.full, []
     reply = encode_replies([evaluation.reply])
     if len(reply) > REPLY_BYTES_MAX:
         return too_long(len(reply)), []

@@ -1,11 +1,12 @@
 """Executes requests at the owner: evaluate, log, and reply once committed (docs/reference/protocol.md).
 
 Reads need leases. They see the effect of all logged operations, committed or not; the reply then waits until
-everything that was read is committed. A client thus never reads data that could still be lost.
+everything that was read is committed. A client thus never reads data that could still be lost, but in Async
+keyspaces, where the reply waits for this member's log only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stele.core.kv.commands import (
     KEY_BYTES_MAX,
@@ -18,9 +19,13 @@ from stele.core.kv.commands import (
     Reply,
     Stored,
     evaluate,
+    grows,
 )
 from stele.core.kv.dedup import ONCE
+from stele.core.kv.notifications import EXPIRED, KeyEvents, OperationEvents, events_of
 from stele.core.kv.transaction import EXEC, FINGERPRINT, fingerprint, too_long
+from stele.core.kv.written import HELD, operations_of
+from stele.core.tablet.holders import holders
 from stele.core.tablet.owner import Owner, Phase
 from stele.errors import Corrupt
 from stele.member import limits
@@ -28,16 +33,19 @@ from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request, RequestKind
-from stele.member.replication.write_gate import WriteGate
+from stele.member.replication.write_gate import WriteGate, no_space
+from stele.member.serving import participant
 from stele.member.serving.dedup import Attempt, Read, run_once
-from stele.member.serving.transactions import Ran, reply_bytes, run_transaction
+from stele.member.serving.transactions import Ran, run_transaction
+from stele.member.tracking.invalidations import Invalidations
 from stele.member.turn_budget import TurnBudget
-from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value
-from stele.wire.storage.log_record import Change, batch_record, delete_record, put_record
+from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value, user_tail
+from stele.wire.storage.log_record import Change, batch_record, clear_record, delete_record, put_record
+from stele.wire.two_phase import TX
 
 _PLAIN_SET = (b"SET", b"set")
 _NEVER = bytes(EXPIRY_BYTES)
-_INTERNAL = frozenset({ONCE, EXEC, FINGERPRINT})
+_INTERNAL = frozenset({ONCE, EXEC, FINGERPRINT, HELD, TX})
 
 
 def _fits(key: bytes, value: bytes) -> bool:
@@ -54,18 +62,29 @@ class CommandExecutor:
     turn_budget: TurnBudget
     _now: Callable[[], float]
     _wall: Callable[[], float]
+    _invalidations: Invalidations
+    operation_events: OperationEvents = field(default_factory=OperationEvents)
 
     def __post_init__(self) -> None:
         self._engine = self._replicator.tablets.engine
+        self._keyspaces = self._replicator.tablets.table.keyspaces
+        self._asynchronous = self._keyspaces.asynchronous
         self._lease_holder = self._replicator.lease_holder
         self.counters = self._delayed_replies.counters
 
     def run(self, replica: Replica, request: Request) -> None:
         """Execute a request; it is answered now, or once it is committed and a lease allows it."""
         if request.kind is RequestKind.EXECUTE:
+            if request.track is not None:
+                self._invalidations.register(replica.partition, request.track)
+            request.early = request.keyspace in self._asynchronous
             self._execute(replica, request)
+            if request.track is not None and request.wrote:
+                self._invalidations.wrote(replica, request, request.track)
             size = max(request.reply_bytes, request.work_bytes) + request.bytes
             self.turn_budget.spend(len(request.replies), size)
+        elif request.kind is RequestKind.CLEAR:
+            request.replies = [self._clear(replica, request)]
         else:
             request.reads = True
             if request.kind is RequestKind.SCAN:
@@ -85,23 +104,27 @@ class CommandExecutor:
         pending, owner = replica.pending, replica.owner
         assert owner is not None
         index, term, keyspace = replica.tablet.log.last[1], owner.term, request.keyspace
-        refusal = self.refusal_at(owner)
+        ttl_ms = self._ttl_ms(keyspace)
+        expire_at_ms = now_ms + ttl_ms if ttl_ms else 0
+        refusal, full = self.refusal_at(owner), self._keyspaces.full.get(keyspace)
+        unchecked = refusal is None and full is None
         for args in request.commands:
-            if len(args) == 3 and args[0] in _PLAIN_SET and refusal is None and _fits(args[1], args[2]):
+            if len(args) == 3 and args[0] in _PLAIN_SET and unchecked and _fits(args[1], args[2]):
                 # A plain SET, the most common write, needs no read of the old value.
-                records.append(put_record(term, keyspace, args[1], args[2], 0))
-                pending[prefix + args[1]] = ((args[2], 0), index + len(records))
+                records.append(put_record(term, keyspace, args[1], args[2], expire_at_ms))
+                pending[prefix + args[1]] = ((args[2], expire_at_ms), index + len(records))
                 replies.append(OK)
                 continue
             if request.work_bytes > limits.REQUEST_WORK_BYTES:
                 break
             if args and args[0] in _INTERNAL:
+                request.early = False
                 if not self._internal(replica, request, args, records):
                     break
                 continue
             data_key = prefix + args[1] if len(args) > 1 else b""
             stored = self._read(replica, request, data_key, index + len(records)) if data_key else None
-            evaluation = evaluate(args, stored, now_ms)
+            evaluation = evaluate(args, stored, now_ms, ttl_ms)
             if type(evaluation.reply) is bytes and not request.takes(len(evaluation.reply)):
                 break  # Neither this command nor later ones run, which keeps their order.
             if evaluation.op is None:
@@ -109,17 +132,54 @@ class CommandExecutor:
                 replies.append(evaluation.reply)
             elif refusal is not None:
                 replies.append(refusal)
+            elif full is not None and grows(evaluation.op, stored):
+                replies.append(full)
             else:
                 self._log(replica, request, evaluation, records, owner.term)
+                if self.operation_events.active:
+                    events = events_of(args, evaluation.op)
+                    self.operation_events.add(replica.partition, index + len(records), events)
                 request.work_bytes += len(records[-1])
                 pending[data_key] = (_after(evaluation), index + len(records))
                 replies.append(evaluation.reply)
         if records:
+            # Who asks remembers the operation, for WAIT.
+            request.early = request.early and request.saw is not None
             request.writes = len(records)
             request.index = index + len(records)
             request.wrote = True
             request.bytes = sum(map(len, records))
             self._replicator.append(replica, records)
+
+    def waits_for_lock(self, replica: Replica, request: Request) -> bool:
+        """Return whether a lock keeps the request from running; of several commands, the first ones may run.
+
+        Those that may not are taken out of the request: they count as commands without room for their reply.
+        """
+        locks = replica.locks
+        if locks is None or request.kind in (RequestKind.SCAN, RequestKind.COUNT):
+            return False
+        if request.kind is RequestKind.CLEAR:
+            return locks.any_in(request.keyspace)
+        free = participant.unlocked_commands(locks, request.keyspace, request.commands)
+        if free < len(request.commands):
+            request.commands = request.commands[: max(1, free)]
+        return free == 0
+
+    def _clear(self, replica: Replica, request: Request) -> Reply:
+        """Log that a keyspace is cleared. Until that is applied, other requests of the partition wait."""
+        owner, version = replica.owner, self._keyspaces.catalog.version
+        assert owner is not None
+        if (refusal := self.refusal_at(owner)) is not None:
+            return refusal
+        if 0 < request.catalog < version:
+            text = f"catalog {version} of keyspaces is newer than {request.catalog}: it may be in use again"
+            return Failure("STALE_CATALOG", text)
+        record = clear_record(owner.term, request.keyspace)
+        request.index = replica.clearing = replica.tablet.log.last[1] + 1
+        request.writes, request.wrote, request.bytes = 1, True, len(record)
+        self._replicator.append(replica, [record])
+        return OK
 
     def refusal_at(self, owner: Owner) -> Failure | None:
         """Return why writes to the tablet are refused now; a full volume of a backup counts as the
@@ -127,7 +187,8 @@ class CommandExecutor:
         full, refusal = self._replicator.full, self._gate.refusal
         if refusal is not None or not full:
             return refusal
-        return next((_no_space_at(member) for member in owner.waited_for if member in full), None)
+        backup = next((member for member in owner.waited_for if member in full), None)
+        return None if backup is None else no_space(backup, "holds a copy of this partition")
 
     def read_now(
         self,
@@ -148,10 +209,12 @@ class CommandExecutor:
         try:
             for partition, key in zip(partitions, keys, strict=True):
                 replica = replicas.get(partition)
-                if replica is None or len(key) > KEY_BYTES_MAX or not self._serves_reads(replica, now):
+                if replica is None or len(key) > KEY_BYTES_MAX or not self.serves_reads(replica, now):
                     return None
                 data_key = (replica.prefixes.get(keyspace) or replica.prefix(keyspace)) + key
                 if replica.pending and data_key in replica.pending:
+                    return None
+                if replica.locks is not None and (keyspace, key) in replica.locks:
                     return None
                 stored = get(data_key)
                 if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
@@ -168,7 +231,8 @@ class CommandExecutor:
         self._delayed_replies.latencies["read"].add(0.0, len(replies))
         return replies or None
 
-    def _serves_reads(self, replica: Replica, now: float) -> bool:
+    def serves_reads(self, replica: Replica, now: float) -> bool:
+        """Return whether the applied data has every acknowledged write: it is the owner and has leases."""
         owner = replica.owner
         if owner is None or owner.phase is not Phase.SERVING or owner.frozen:
             return False
@@ -181,16 +245,31 @@ class CommandExecutor:
         """Run a command whose changes are one operation. Returns False when its reply has no room."""
         owner, now_ms = replica.owner, int(self._wall() * 1000)
         assert owner is not None
+        if args[0] == HELD:
+            held = holders(owner, operations_of(args))
+            request.replies.append(None if held is None else [held[0], int(held[1])])
+            return True
         at = replica.tablet.log.last[1] + len(records)
 
         def read(data_key: bytes) -> Stored | None:
             return self._read(replica, request, data_key, at)
 
-        reply, changes, entries, read_bytes = self._outcome(replica, request.keyspace, args, now_ms, read)
+        if args[0] == TX:
+            self._two_phase(replica, request, args, records, read)
+            return True
+        noted: list[KeyEvents] | None = [] if self.operation_events.active else None
+        attempt = Attempt(
+            request.keyspace,
+            args,
+            now_ms,
+            self.refusal_at(owner),
+            self._keyspaces.full.get(request.keyspace),
+            self._ttl_ms(request.keyspace),
+            noted,
+        )
+        reply, changes, entries, size = self._outcome(replica, attempt, read)
         self.turn_budget.spend(entries, 0)
         request.work_bytes += sum(len(each.value or b"") for each in changes)
-        # A fingerprint is short, but takes the time of its value.
-        size = read_bytes if args[0] == FINGERPRINT else reply_bytes(reply)
         if args[0] != ONCE and not request.takes(size):
             if request.replies or request.room < REPLY_BYTES_MAX:
                 return False
@@ -199,24 +278,60 @@ class CommandExecutor:
         if changes:
             records.append(batch_record(owner.term, changes))
             _look_ahead(replica, changes, at + 1)
+            if noted is not None:
+                self._name_events(replica.partition, at + 1, args, changes, noted)
         else:
             request.reads = True
         return True
 
-    def _outcome(
-        self, replica: Replica, keyspace: bytes, args: Sequence[bytes], now_ms: int, read: Read
-    ) -> Ran:
-        owner, prefix = replica.owner, replica.prefix
+    def _two_phase(
+        self, replica: Replica, request: Request, args: Sequence[bytes], records: list[bytes], read: Read
+    ) -> None:
+        """Run a message about a transaction across partitions."""
+        owner, now_ms = replica.owner, int(self._wall() * 1000)
         assert owner is not None
+        keyspace, refusal = request.keyspace, self.refusal_at(owner)
+        full, ttl_ms = self._keyspaces.full.get(keyspace), self._ttl_ms(keyspace)
+        attempt = Attempt(keyspace, args, now_ms, refusal, full, ttl_ms)
+        made = participant.serve(self._engine, replica, attempt, read)
+        self.turn_budget.spend(made.entries, 0)
+        request.takes(made.bytes)
+        request.replies.append(made.reply)
+        if not made.changes:
+            request.reads = True
+            return
+        request.work_bytes += sum(len(each.value or b"") for each in made.changes)
+        records.append(batch_record(owner.term, made.changes))
+        _look_ahead(replica, made.changes, replica.tablet.log.last[1] + len(records))
+        participant.effect(replica, made.writes, self._now())
+        self._invalidations.changing(replica.partition, [user_tail(*each) for each in made.changing])
+
+    def _name_events(
+        self,
+        partition: int,
+        index: int,
+        args: Sequence[bytes],
+        changes: Sequence[Change],
+        noted: list[KeyEvents],
+    ) -> None:
+        if noted:
+            self.operation_events.add_transaction(partition, index, noted)
+        elif args[0] == ONCE and changes[0].value is not None:
+            self.operation_events.add(partition, index, events_of(args[3:], Put(args[4], b"", 0)))
+
+    def _outcome(self, replica: Replica, attempt: Attempt, read: Read) -> Ran:
+        args, prefix = attempt.args, replica.prefix
         if args[0] == FINGERPRINT and len(args) == 2:
-            stored = read(prefix(keyspace) + args[1])
-            return Ran(fingerprint(stored, now_ms), [], 0, 0 if stored is None else len(stored[0]))
-        refusal = self.refusal_at(owner)
+            stored = read(prefix(attempt.keyspace) + args[1])
+            # A fingerprint is short, but takes the time of its value.
+            size = 0 if stored is None else len(stored[0])
+            return Ran(fingerprint(stored, attempt.now_ms), [], 0, size)
         if args[0] == EXEC:
-            return run_transaction(
-                keyspace, args[-1], now_ms, refusal, lambda space, key: read(prefix(space) + key)
-            )
-        return Ran(*run_once(self._engine, replica, Attempt(keyspace, args, now_ms, refusal), read), 0, 0)
+            return run_transaction(attempt, lambda space, key: read(prefix(space) + key))
+        return Ran(*run_once(self._engine, replica, attempt, read), 0, 0)
+
+    def _ttl_ms(self, keyspace: bytes) -> int:
+        return self._keyspaces.settings_of(keyspace).ttl_seconds * 1000
 
     def _read(self, replica: Replica, request: Request, data_key: bytes, at: int) -> Stored | None:
         """Return a value after all operations up to `at`, and count its bytes.
@@ -233,8 +348,8 @@ class CommandExecutor:
             request.work_bytes += len(stored[0])
         return stored
 
-    def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> int:
-        """Log the removal of stored entries that are expired and unchanged since; return how many."""
+    def remove_expired(self, replica: Replica, page: Sequence[tuple[bytes, bytes]]) -> list[Change]:
+        """Log the removal of stored entries that are expired and unchanged since, as one operation."""
         owner, now_ms = replica.owner, int(self._wall() * 1000)
         assert owner is not None
         removals = [
@@ -243,11 +358,15 @@ class CommandExecutor:
             if data_key not in replica.pending
             and _expired(stored, now_ms)
             and (split := split_user(data_key))
+            and (replica.locks is None or split not in replica.locks)
         ]
         if removals:
-            _look_ahead(replica, removals, replica.tablet.log.last[1] + 1)
+            index = replica.tablet.log.last[1] + 1
+            _look_ahead(replica, removals, index)
+            if self.operation_events.active:
+                self.operation_events.add(replica.partition, index, EXPIRED)
             self._replicator.append(replica, [batch_record(owner.term, removals)])
-        return len(removals)
+        return removals
 
     def log_changes(self, replica: Replica, changes: Sequence[Change]) -> Failure | None:
         """Log the changes that differ from stored values, as one operation, even while clients have to wait.
@@ -265,6 +384,8 @@ class CommandExecutor:
         return refusal
 
     def _differs(self, replica: Replica, change: Change) -> bool:
+        if replica.clearing:
+            return True  # What is stored is about to go.
         data_key = replica.prefix(change.keyspace) + change.key
         pending_value = replica.pending.get(data_key)
         if pending_value is not None:
@@ -302,15 +423,6 @@ def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None
     for change in changes:
         after = None if change.value is None else (change.value, change.expire_at_ms)
         replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
-
-
-def _no_space_at(member: int) -> Failure:
-    return Failure(
-        "NO_SPACE",
-        f"the volume of member {member}, which holds a copy of this partition, is full: writes and deletions "
-        f"are refused until {limits.NO_SPACE_BYTES >> 20} MiB are free; enlarge it, or move partitions to "
-        "other members",
-    )
 
 
 def _expired(stored: bytes, now_ms: int) -> bool:

@@ -4,6 +4,7 @@ Expired entries are invisible already; this reclaims their space. The owner's cl
 logged, so that all replicas remove the same entries.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stele.errors import Corrupt
@@ -14,18 +15,20 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import PASSIVE, WriteGate
 from stele.member.serving.executor import CommandExecutor
 from stele.wire.storage.keys import tablet_range
+from stele.wire.storage.log_record import Change
 
 ENTRY_BYTES_MIN = 64
 
 
 @dataclass(eq=False)
 class Expiry:
-    """Cycles through owned partitions, resuming each where it stopped."""
+    """Cycles through owned partitions, resuming each where it stopped. `_removed` hears of each operation."""
 
     _tablets: TabletStore
     _executor: CommandExecutor
     _delayed_replies: DelayedReplies
     _gate: WriteGate
+    _removed: Callable[[Replica, Sequence[Change]], None]
     _partition: int = -1
     _after: bytes = b""
 
@@ -53,7 +56,9 @@ class Expiry:
                 self._tablets.break_off(replica, error)
                 self._after = b""
                 continue
-            removed += self._executor.remove_expired(replica, page)
+            removals = self._executor.remove_expired(replica, page)
+            self._removed(replica, removals)
+            removed += len(removals)
             entries_left -= max(1, len(page))
             bytes_left -= sum(len(key) + len(value) for key, value in page)
         return removed

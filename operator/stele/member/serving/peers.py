@@ -13,7 +13,10 @@ from stele.member.replication.request import Request
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
+from stele.member.tracking.local_caches import LocalCaches
+from stele.member.tracking.near_caches import NearCaches
 from stele.wire import peer
+from stele.wire.storage.volume import Instance
 
 OnAnswer = Callable[[Link, Any], None]
 OnQuestion = Callable[[Inbound, Any], None]
@@ -28,11 +31,13 @@ class Peers:
 
     _settings: Settings
     spoken: FormatRange
-    uuid: str
+    _instance: Instance
     links: dict[int, Link]
     _tablets: TabletStore
     _replicator: Replicator
     _router: RequestRouter
+    _near_caches: NearCaches
+    _local_caches: LocalCaches
     _background: Background
     _on_answer: Mapping[type[peer.Message], OnAnswer]
     _on_question: Mapping[type[peer.Message], OnQuestion]
@@ -43,6 +48,14 @@ class Peers:
     @property
     def cluster(self) -> str:
         return self._settings.cluster
+
+    @property
+    def uuid(self) -> str:
+        return self._instance.uuid
+
+    @property
+    def incarnation(self) -> int:
+        return self._instance.incarnation
 
     @property
     def me(self) -> int:
@@ -58,6 +71,7 @@ class Peers:
 
     def connect(self) -> None:
         """One link per other member of the dictionary, to its present address."""
+        self._local_caches.list_changed()
         me, members = self.me, self._tablets.table.members
         wanted = {i: info for i, info in members.items() if i != me and me >= 0}
         for index, link in list(self.links.items()):
@@ -87,6 +101,8 @@ class Peers:
 
     def link_ready(self, link: Link) -> None:
         self._replicator.session_began(link)
+        self._near_caches.session_began(link)
+        self._local_caches.session_began(link)
         self._router.drain_all()
 
     def link_message(self, link: Link, message: peer.Message) -> None:
@@ -98,6 +114,8 @@ class Peers:
         self._replicator.send_behind(link)
 
     def link_lost(self, link: Link, requests: list[Request]) -> None:
+        self._near_caches.session_ended(link.member)
+        self._local_caches.session_ended(link.member)
         self._router.lost(requests)
 
     # -- of connections that others made

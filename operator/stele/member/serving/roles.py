@@ -12,12 +12,14 @@ import msgspec
 
 from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.lifecycle import TabletState
+from stele.errors import Corrupt
 from stele.member.background import Background
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.participant import rebuild_locks
 from stele.member.serving.router import RequestRouter
 from stele.wire.storage.volume import CopyRecord, Waited
 
@@ -94,6 +96,11 @@ class Roles:
         assert owner is not None
         self._began_serving += 1
         replica.forget_ahead()
+        try:
+            rebuild_locks(self._tablets.engine, replica, self._background.now())
+        except Corrupt as error:
+            self._tablets.break_off(replica, error)
+            return
         self._router.drain(replica.partition)
         if owner.wants_waiting:
             self.wants_promise(replica)

@@ -6,37 +6,41 @@ server sends the next one only after the reply.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from stele.core.kv.cluster_map import ClusterMap, cluster_map
-from stele.core.kv.commands import REPLY_BYTES_MAX, Reply
+from stele.core.formats import CLEARS, TRACKING
+from stele.core.kv.announce import POD_ADDRESSES, Announce
+from stele.core.kv.cluster_map import ClusterMap, ClusterNode, cluster_map, owner_node
+from stele.core.kv.commands import REPLY_BYTES_MAX, Failure, Reply
+from stele.core.kv.keyspaces import Settings
+from stele.core.kv.seen import SeenOperations
+from stele.core.kv.written import OpId, WrittenOperations
 from stele.core.table.table import Partition
-from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
 from stele.member.replication.delayed_replies import DelayedReplies
-from stele.member.replication.links import Inbound, Link
+from stele.member.replication.links import Link
 from stele.member.replication.replica import Replica
 from stele.member.replication.request import Request, RequestKind
 from stele.member.replication.tablet_store import TabletStore
+from stele.member.serving.backup_reads import BackupReads
 from stele.member.serving.executor import CommandExecutor
+from stele.member.serving.forwarding import CLEAR_COMMANDS, error_of, message_of, result_of
+from stele.member.serving.waiting import WaitingRequests
+from stele.member.tracking.local_caches import LocalCaches
+from stele.member.tracking.near_values import NearValues
 from stele.ports.key_value_service import Outcome
+from stele.ports.near_caches import NearCaches, Track
+from stele.ports.transactions import NoTransactions, Transactions
 from stele.wire import peer
-from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
-from stele.wire.resp import ARGUMENT_BYTES
+from stele.wire.two_phase import takes_locks
 
-_ERRORS: dict[str, type[SteleError]] = {
-    kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
-}
 STOPPING = "this member is stopping; connect to another"
-_encode = msgspec.msgpack.Encoder().encode
-_page = msgspec.msgpack.Decoder(tuple[list[bytes], bytes | None])
-_number = msgspec.msgpack.Decoder(int)
+LOCKED = "a transaction across partitions has the key locked"
+RETRY = "nothing was done: retry"
 
 
 @dataclass(eq=False)
@@ -50,21 +54,34 @@ class RequestRouter:
     _links: Mapping[int, Link]
     _executor: CommandExecutor
     _delayed_replies: DelayedReplies
+    _backup_reads: BackupReads
     _adopt_row: Callable[[int, Partition], None]
+    near_caches: NearCaches
+    _near_values: NearValues
+    local: LocalCaches
+    _announce: Callable[[], Announce] = lambda: POD_ADDRESSES
 
     def __post_init__(self) -> None:
         self._table = self._tablets.table
+        self._keyspaces = self._table.keyspaces
         self._counters = self._delayed_replies.counters
         self._turn_budget = self._executor.turn_budget
-        self._waiting: dict[int, deque[Request]] = {}
-        self._queued = 0
-        self._queued_bytes = 0
+        self._waiting = WaitingRequests()
+        self._queues = self._waiting.queues
+        self._blocked = self._waiting.blocked
         self._due: set[int] = set()
         self._order = 0
-        self._map: ClusterMap | None = None
-        self._map_key = (0, 0)
+        self._maps: dict[range, ClusterMap] = {}
+        self._maps_key = (0, 0, POD_ADDRESSES)
         self._next_id = 0
         self._loop = asyncio.get_running_loop()
+        self.transactions: Transactions = NoTransactions()
+        self.available, self.only = self._keyspaces.available, self._keyspaces.only
+        self.aside = self._keyspaces.aside
+        self.asynchronous = self._keyspaces.asynchronous
+        self.group = self._table.routes.group
+        self.read_here = self._backup_reads.read
+        self.available_since = self._backup_reads.available_since
         self.stopping = False
         self._unanswered: list[Replica] = []
 
@@ -73,10 +90,9 @@ class RequestRouter:
     def stop(self) -> None:
         """Reject new requests, from clients and members, and fail those that wait for an owner."""
         self.stopping = True
+        self.local.stop()
         self._unanswered = [each for each in self._tablets.replicas.values() if _owes(each)]
-        waiting, self._waiting = self._waiting, {}
-        for request in (request for queue in waiting.values() for request in queue):
-            self._left(request)
+        for request in self._waiting.take_all():
             self._give_up(request, STOPPING)
 
     def abandon(self) -> None:
@@ -85,35 +101,64 @@ class RequestRouter:
             self.send_again(self._delayed_replies.give_up(replica, follows=False))
         for link in self._links.values():
             self.lost(link.take_requests())
+        self.local.abandon()
 
     def busy(self) -> bool:
         """Return whether a request from before `stop` is unanswered; new requests cannot be pending."""
         self._unanswered = [each for each in self._unanswered if _owes(each)]
-        return bool(self._unanswered) or any(link.requests for link in self._links.values())
+        forwarded = any(link.requests for link in self._links.values())
+        return bool(self._unanswered) or forwarded or self.local.busy
 
     # -- ports.KeyValueService
 
-    @property
-    def partitions(self) -> int:
-        return len(self._table.rows)
+    def groups(self) -> Sequence[range]:
+        return self._table.routes.groups
 
-    def cluster_map(self) -> ClusterMap:
-        key = self._table.stamp, self._table.member_list_version
-        if self._map is None or self._map_key != key:
-            table = self._table
+    def cluster_map(self, group: range) -> ClusterMap:
+        announce, table = self._announce(), self._table
+        key = table.stamp, table.member_list_version, announce
+        if self._maps_key != key:
+            self._maps, self._maps_key = {}, key
+        if group not in self._maps:
+            rows = table.rows[group.start : group.stop]
             versions = sum(row.version for row in table.rows)
-            self._map = cluster_map(table.rows, table.members, table.me, epoch=versions)
-            self._map_key = key
-        return self._map
+            made = cluster_map(rows, table.members, table.me, epoch=versions, announce=announce)
+            self._maps[group] = made
+        return self._maps[group]
 
-    def home(self, partition: int) -> str:
-        if partition in self._waiting:
-            return ""
+    def home(self, partition: int) -> ClusterNode | None:
+        if partition in self._queues:
+            return None
         owner = self._table.rows[partition].owner
-        if owner is None or owner == self._table.me:
-            return ""
-        link = self._links.get(owner)
-        return link.host if link is not None and link.ready else ""
+        if owner is None or owner == self._table.me or self._accepted(partition):
+            return None
+        link, member = self._links.get(owner), self._table.members.get(owner)
+        if link is None or not link.ready or member is None:
+            return None
+        return owner_node(member, self._announce())
+
+    def _accepted(self, partition: int) -> bool:
+        """Return whether this member has accepted a row that makes it the owner, and is not published here.
+
+        The owner before may know that row already, and send clients here.
+        """
+        replica = self._tablets.replicas.get(partition)
+        accepted = None if replica is None else replica.meta.accepted
+        if accepted is None or accepted.version <= self._table.rows[partition].version:
+            return False
+        return accepted.replicas[0] == self._table.me
+
+    def backups_min(self, group: range) -> int:
+        rows = self._table.rows[group.start : group.stop]
+        held = (sum(member is not None for member in row.replicas) for row in rows)
+        return max(0, min(held, default=0) - 1)
+
+    def backs_up(self, partition: int) -> bool:
+        row, me = self._table.rows[partition], self._table.me
+        return me in row.replicas and row.owner != me
+
+    def settings_of(self, keyspace: bytes) -> Settings:
+        return self._table.keyspaces.settings_of(keyspace)
 
     async def execute(
         self,
@@ -121,10 +166,36 @@ class RequestRouter:
         keyspace: bytes,
         commands: Sequence[Sequence[bytes]],
         room: int = REPLY_BYTES_MAX,
+        seen: SeenOperations | None = None,
+        *,
+        track: Track | None = None,
+        written: WrittenOperations | None = None,
     ) -> list[Reply]:
+        if seen is not None and track is None:
+            replies = self._backup_reads.read(seen, keyspace, [partition] * len(commands), commands)
+            if replies:
+                return replies
         future: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self.start(partition, keyspace, commands, future, room)
+        request = self._request(RequestKind.EXECUTE, partition, keyspace, future)
+        request.commands, request.room, request.track = commands, room, track
+        if written is not None and not request.may_write:
+            written = None
+        if seen is not None or written is not None:
+            request.saw = partial(self._saw, partition, seen, written)
+        self.submit(request)
         return await future
+
+    def _saw(
+        self,
+        partition: int,
+        seen: SeenOperations | None,
+        written: WrittenOperations | None,
+        operation: OpId | None,
+    ) -> None:
+        if seen is not None:
+            seen.saw(partition, operation, self._loop.time())
+        if written is not None:
+            written.add(partition, operation)
 
     def start(
         self,
@@ -133,9 +204,12 @@ class RequestRouter:
         commands: Sequence[Sequence[bytes]],
         outcome: Outcome,
         room: int = REPLY_BYTES_MAX,
+        *,
+        track: Track | None = None,
+        saw: Callable[[OpId | None], None] | None = None,
     ) -> None:
         request = self._request(RequestKind.EXECUTE, partition, keyspace, outcome)
-        request.commands, request.room = commands, room
+        request.commands, request.room, request.track, request.saw = commands, room, track, saw
         self.submit(request)
 
     def read_now(
@@ -143,7 +217,7 @@ class RequestRouter:
     ) -> list[Reply] | None:
         """Return None also when another member owns a key, or requests wait for an owner, to keep their
         order."""
-        if self._waiting or self.stopping:
+        if self._queues or self.stopping:
             return None
         return self._executor.read_now(self._tablets.replicas, keyspace, partitions, keys)
 
@@ -164,24 +238,37 @@ class RequestRouter:
         number: int = (await future)[0]
         return number
 
+    async def clear(self, partition: int, keyspace: bytes, catalog: int = 0) -> None:
+        if self._table.features < CLEARS:
+            raise Refused("clearing takes members that all know how: upgrade the cluster first")
+        future = self._loop.create_future()
+        request = self._request(RequestKind.CLEAR, partition, keyspace, future)
+        request.catalog, request.commands = catalog, CLEAR_COMMANDS
+        self.submit(request)
+        reply: Reply = (await future)[0]
+        if isinstance(reply, Failure):
+            raise Refused(reply.text, code=reply.code)
+
     def info(self) -> dict[str, str | int]:
         counters = self._counters
         return {
             "reads": counters.reads,
             "writes": counters.writes,
+            "backup_reads": counters.backup_reads,
             "forwarded": counters.forwarded,
             "errors": counters.errors,
-            "waiting_requests": self._queued,
-            "waiting_requests_bytes": self._queued_bytes,
+            "waiting_requests": self._waiting.requests,
+            "waiting_requests_bytes": self._waiting.bytes,
             "turn_entries_max": self._turn_budget.entries_max,
             "turn_bytes_max": self._turn_budget.bytes_max,
+            **self.local.info(),
         }
 
     def _request(self, kind: RequestKind, partition: int, keyspace: bytes, outcome: Any) -> Request:
         if self.stopping:
             raise Unavailable(STOPPING)
-        partitions = self.partitions
-        if not partitions:
+        partitions = len(self._table.rows)
+        if not self._table.routes.groups:
             raise Unavailable(
                 "this member has not received a partition table from the master yet; retry", code="LOADING"
             )
@@ -196,40 +283,21 @@ class RequestRouter:
     def submit(self, request: Request) -> None:
         self._order += 1
         request.order = self._order
-        if request.partition in self._waiting or not self._dispatch(request):
+        if request.partition in self._queues or not self._dispatch(request):
             self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:
         """Queue a request in order of arrival."""
         if self.stopping:
             self._give_up(request, STOPPING)
-            return
-        size = _bytes(request.commands)
-        full = self._queued >= limits.QUEUE_REQUESTS_MAX or self._queued_bytes + size > limits.QUEUE_BYTES_MAX
-        if full:
-            text = f"{self._queued} requests of {self._queued_bytes} bytes wait here; retry later"
+        elif not self._waiting.add(request):
+            text = f"{self._waiting.requests} requests of {self._waiting.bytes} bytes wait here; retry later"
             self._give_up(request, f"partition {request.partition}: {text}")
-            return
-        self._queued += 1
-        self._queued_bytes += size
-        request.queued_bytes = size
-        queue = self._waiting.setdefault(request.partition, deque())
-        queue.append(request)
-        if len(queue) > 1 and queue[-2].order > request.order:
-            ordered = sorted(queue, key=lambda waiting: waiting.order)
-            queue.clear()
-            queue.extend(ordered)
 
     def drain(self, partition: int) -> None:
         """Dispatch the partition's queued requests as far as possible, after a change."""
-        while queue := self._waiting.get(partition):
-            # Dequeue first: running a request may put others at the front of the queue.
-            request = queue.popleft()
-            if not request.future.done() and not self._dispatch(request):
-                self._waiting.setdefault(partition, queue).appendleft(request)
-                return
-            self._left(request)
-        self._waiting.pop(partition, None)
+        if partition in self._queues:
+            self._waiting.drain(partition, self._dispatch)
 
     def _drain_later(self, request: Request) -> None:
         """Drain the partition in a turn with room for the request."""
@@ -242,22 +310,24 @@ class RequestRouter:
         self._due.discard(partition)
         self.drain(partition)
 
-    def _left(self, request: Request) -> None:
-        self._queued -= 1
-        self._queued_bytes -= request.queued_bytes
-
     def drain_all(self) -> None:
-        for partition in list(self._waiting):
+        if self._blocked:
+            self._unblock_all()
+        for partition in list(self._queues):
             self.drain(partition)
 
     def _dispatch(self, request: Request) -> bool:
         """Run a request here or send it to its owner; False when it has to wait."""
-        row = self._table.rows[request.partition]
+        row = self._table.row_of(request.partition)
         owner = row.owner
         if owner is None or request.version > row.version:
             return False
         if owner == self._table.me:
             return self._run_here(request)
+        if request.version:
+            # The member that sent it must know of the row before a client there sees what the new owner did.
+            request.failed(Stale(f"partition {request.partition} has another owner now"))
+            return True
         link = self._links.get(owner)
         if link is None or not link.ready:
             return False
@@ -272,23 +342,69 @@ class RequestRouter:
         if not self._turn_budget.fits(request.entries):
             self._drain_later(request)
             return False
-        if replica.loads and replica.loading:
+        if replica.clearing or (replica.loads and replica.loading):
             return False
+        if replica.locks is not None and self._wait_for_lock(replica, request):
+            return True
         try:
+            if self._keyspaces.available and self._backup_reads.answer(replica, request):
+                return True
             self._executor.run(replica, request)
+            if replica.clearing:
+                request.future.add_done_callback(lambda _: self.drain(request.partition))
+            if replica.unlocked:
+                replica.unlocked = False
+                self._loop.call_soon(self._unblock, request.partition)
         except Corrupt as error:
             request.failed(error)
             self._tablets.break_off(replica, error)
         return True
 
+    # -- locks
+
+    def _wait_for_lock(self, replica: Replica, request: Request) -> bool:
+        """Keep the request while transactions across partitions have locked its keys."""
+        if not (self._is_behind_clear(request) or self._executor.waits_for_lock(replica, request)):
+            return False
+        if not self._waiting.block(request):
+            self._give_up(request, f"partition {request.partition}: {LOCKED}; {RETRY}")
+        return True
+
+    def _is_behind_clear(self, request: Request) -> bool:
+        """Return whether it would take a lock that the clearing of a keyspace waits for."""
+        if not (self._blocked and request.commands and takes_locks(request.commands[0])):
+            return False
+        return self._waiting.clears(request.partition)
+
+    def _unblock(self, partition: int) -> None:
+        """Try again what waits for locks of the partition."""
+        for request in self._waiting.unblock(partition):
+            if request.partition in self._queues or not self._dispatch(request):
+                self._enqueue(request)
+
+    def _unblock_all(self) -> None:
+        """The same wherever the locks are gone, perhaps because another member is the owner now."""
+        for partition in list(self._blocked):
+            replica = self._tablets.replicas.get(partition)
+            if replica is None or replica.locks is None:
+                self._unblock(partition)
+
     # -- forwarding
 
     def _send(self, link: Link, request: Request, version: int) -> None:
+        near = self._near_values.answer(request)
+        if near is not None:
+            if request.saw is not None:
+                request.saw(None)
+            request.done(near)
+            return
         self._next_id += 1
         link.requests[self._next_id] = request
         self._counters.forwarded += 1
         self._turn_budget.spend(len(request.commands), 0)
-        link.send(_message(self._next_id, version, request))
+        if request.track is not None and link.format < TRACKING:
+            request.track.lose()
+        link.send(message_of(self._next_id, version, request))
 
     def answered(self, link: Link, message: peer.Forwarded) -> None:
         """Handle the owner's answer to a forwarded request."""
@@ -296,28 +412,30 @@ class RequestRouter:
         if request is None:
             return
         if message.code == "STALE_VERSION":
-            # A newer row redirects it at once; without one it is retried at the next tick.
+            # Another owner gets it at once; otherwise it is retried at the next tick.
             self._enqueue(request)
             if message.row is not None:
                 self._adopt_row(request.partition, Partition(*message.row))
+            if self._table.rows[request.partition].owner != link.member:
+                self.drain(request.partition)
             return
         if message.code:
-            request.failed(_ERRORS.get(message.code, Unavailable)(message.text))
+            self._refused(request, error_of(message))
         else:
-            self._deliver(request, message.body)
+            if request.saw is not None:
+                request.saw(message.op)
+            try:
+                request.done(result_of(request, message.body))
+            except Corrupt as error:
+                request.failed(error)
         self.drain(request.partition)
 
-    @staticmethod
-    def _deliver(request: Request, body: bytes) -> None:
-        try:
-            if request.kind is RequestKind.EXECUTE:
-                request.done(_at_most(decode_replies(body), len(request.commands)))
-            elif request.kind is RequestKind.SCAN:
-                request.done([_page.decode(body)])
-            else:
-                request.done([_number.decode(body)])
-        except (BadRepliesError, msgspec.MsgspecError) as error:
-            request.failed(Corrupt(f"invalid answer of the owner: {error}"))
+    def _refused(self, request: Request, error: SteleError) -> None:
+        """Fail a request as its owner did, which does not know what an owner before did."""
+        if request.maybe_done and isinstance(error, Unavailable):
+            self._delayed_replies.uncertain(request)
+        else:
+            request.failed(error)
 
     def lost(self, requests: list[Request]) -> None:
         """Handle requests whose link was lost; those that may be repeated are sent once more."""
@@ -338,53 +456,14 @@ class RequestRouter:
         for request in requests:
             self._enqueue(request)
 
-    # -- requests of other members
-
-    def on_forward(self, sender: Inbound, message: Any) -> None:
-        """Run a forwarded request, or answer that the sender's row is outdated.
-
-        A stopping member runs nothing more: STALE_VERSION without a row makes the sender retry.
-        """
-        if self.stopping:
-            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b""))
-            return
-        rows = self._table.rows
-        if not 0 <= message.partition < len(rows):
-            text = f"partition {message.partition} is not in this member's table"
-            sender.send(peer.Forwarded(message.id, "Unavailable", text, b""))
-            return
-        if self._is_stale(message):
-            row = rows[message.partition]
-            value = (row.version, row.replicas)
-            sender.send(peer.Forwarded(message.id, "STALE_VERSION", "", b"", value))
-            return
-        future = self._loop.create_future()
-        request = Request(_KINDS[type(message)], message.partition, message.keyspace, future)
-        _fill(request, message)
-        request.deadline = self._loop.time() + limits.WAIT_SECONDS_MAX
-        future.add_done_callback(lambda future: _answer_back(sender, message.id, request, future))
-        self.submit(request)
-
-    def _is_stale(self, message: Any) -> bool:
-        """Return whether the sender's row, by which it chose this member, is outdated."""
-        row = self._table.rows[message.partition]
-        if message.version > row.version:
-            return False
-        if row.owner != self._table.me:
-            return True
-        replica = self._tablets.replicas.get(message.partition)
-        return replica is None or bool(message.version < replica.owner_since)
-
     # -- time
 
     def expire(self, now: float) -> None:
         """Fail requests that have waited past their deadline."""
-        for partition, queue in list(self._waiting.items()):
-            while queue and queue[0].deadline <= now:
-                self._left(queue[0])
-                self._expired(queue.popleft())
-            if not queue:
-                self._waiting.pop(partition, None)
+        for request in self._waiting.take_expired(now):
+            self._expired(request)
+        for request in self._waiting.take_expired_blocked(now):
+            self._expired_blocked(request)
         for link in self._links.values():
             late = [id for id, request in link.requests.items() if request.deadline + 1 <= now]
             for id in late:
@@ -394,8 +473,17 @@ class RequestRouter:
                 else:
                     self._expired(request)
 
+    def _expired_blocked(self, request: Request) -> None:
+        text = f"{LOCKED} for {limits.WAIT_SECONDS_MAX:g} s; {RETRY}"
+        if request.may_repeat and request.may_write:
+            # An owner before may have done it, which only the member knows that sent it.
+            self._give_up(request, text)
+            return
+        self._counters.add_unavailable(request)
+        request.done([Failure("TRYAGAIN", text)])
+
     def _expired(self, request: Request) -> None:
-        row = self._table.rows[request.partition]
+        row = self._table.row_of(request.partition)
         self._give_up(
             request,
             f"partition {request.partition} had no serving owner for "
@@ -413,59 +501,5 @@ class RequestRouter:
 
 
 def _owes(replica: Replica) -> bool:
-    """Return whether requests wait for the tablet."""
-    return bool(replica.waiters or replica.waiting_for_lease)
-
-
-def _bytes(commands: Sequence[Sequence[bytes]]) -> int:
-    """Return the memory that a waiting request with these commands takes."""
-    size = limits.REQUEST_OVERHEAD_BYTES
-    for args in commands:
-        size += sum(map(len, args)) + ARGUMENT_BYTES * (len(args) + 1)
-    return size
-
-
-_KINDS: dict[Any, RequestKind] = {
-    peer.Forward: RequestKind.EXECUTE,
-    peer.ForwardScan: RequestKind.SCAN,
-    peer.ForwardCount: RequestKind.COUNT,
-}
-
-
-def _message(id: int, version: int, request: Request) -> peer.Message:
-    partition, keyspace = request.partition, request.keyspace
-    if request.kind is RequestKind.EXECUTE:
-        commands = [list(args) for args in request.commands]
-        return peer.Forward(id, version, partition, keyspace, commands, request.room)
-    if request.kind is RequestKind.SCAN:
-        return peer.ForwardScan(id, version, partition, keyspace, request.after, request.limit)
-    return peer.ForwardCount(id, version, partition, keyspace)
-
-
-def _fill(request: Request, message: Any) -> None:
-    request.version = message.version
-    if isinstance(message, peer.Forward):
-        request.commands, request.room = message.commands, message.room
-    elif isinstance(message, peer.ForwardScan):
-        request.after, request.limit = message.after, message.limit
-
-
-def _at_most(replies: list[Reply], commands: int) -> list[Reply]:
-    if len(replies) > commands:
-        raise BadRepliesError(f"{len(replies)} replies to {commands} commands")
-    return replies
-
-
-def _answer_back(sender: Inbound, id: int, request: Request, future: "asyncio.Future[Any]") -> None:
-    if future.cancelled():
-        return
-    error = future.exception()
-    if isinstance(error, SteleError):
-        kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "Unavailable")
-        sender.send(peer.Forwarded(id, kind, error.text, b""))
-        return
-    if error is not None:
-        raise error
-    replies = future.result()
-    body = encode_replies(replies) if request.kind is RequestKind.EXECUTE else _encode(replies[0])
-    sender.send(peer.Forwarded(id, "", "", body))
+    """Return whether requests wait for the tablet, or what was answered for its replicas."""
+    return replica.owes or bool(replica.acknowledged)

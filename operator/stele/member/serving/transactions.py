@@ -1,11 +1,12 @@
 """Runs `MULTI ... EXEC` at the owner: all changes are one operation of the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from stele.core.kv.commands import Failure, Reply, Stored
 from stele.core.kv.transaction import READ_BYTES_MAX, READS_TOO_MUCH, evaluate_all, fingerprint
 from stele.errors import BadInput
+from stele.member.serving.dedup import Attempt
 from stele.wire.storage.log_record import Change
 from stele.wire.transaction import Transaction, decode_transaction
 
@@ -14,12 +15,14 @@ Read = Callable[[bytes, bytes], Stored | None]
 
 
 class Ran(NamedTuple):
-    """The reply, the changes to log as one operation first, and the work: entries, and bytes read."""
+    """The reply, the changes to log as one operation first, and the work: `entries` in all, and the `bytes`
+    that count as those of the reply.
+    """
 
     reply: Reply
     changes: list[Change]
     entries: int
-    read_bytes: int
+    bytes: int
 
 
 class _TooMuchError(Exception):
@@ -43,39 +46,54 @@ class _Reads:
         return self._values[keyspace, key]
 
 
-def run_transaction(keyspace: bytes, body: bytes, now_ms: int, refusal: Failure | None, read: Read) -> Ran:
-    """Run a transaction. The reply is None, without a change, when a watched key has changed.
-
-    `refusal` is why writes are refused at present, if they are.
-    """
+def run_transaction(attempt: Attempt, read: Read) -> Ran:
+    """Run a transaction. The reply is None, without a change, when a watched key has changed."""
     try:
-        transaction = decode_transaction(body)
+        transaction = decode_transaction(attempt.args[-1])
     except BadInput as error:
         return Ran(Failure("ERR", str(error)), [], 1, 0)
+    return run_commands(attempt, transaction, read)
+
+
+def run_commands(attempt: Attempt, transaction: Transaction, read: Read) -> Ran:
+    """Run a decoded transaction, in the same way."""
     reads, entries = _Reads(read), len(transaction.watches) + len(transaction.commands)
     try:
-        reply, changes = _run(keyspace, transaction, now_ms, reads)
+        reply, changes = _run(attempt, transaction, reads)
     except _TooMuchError:
         reply, changes = READS_TOO_MUCH, []
-    if changes and refusal is not None:
-        reply, changes = refusal, []
-    return Ran(reply, changes, entries, reads.bytes)
+    if changes and attempt.refusal is not None:
+        reply, changes = attempt.refusal, []
+    return Ran(reply, changes, entries, _reply_bytes(reply))
 
 
-def _run(keyspace: bytes, transaction: Transaction, now_ms: int, read: Read) -> tuple[Reply, list[Change]]:
+def _run(attempt: Attempt, transaction: Transaction, read: Read) -> tuple[Reply, list[Change]]:
+    keyspace, now_ms = attempt.keyspace, attempt.now_ms
     for watched, key, known in transaction.watches:
         if fingerprint(read(watched, key), now_ms) != known:
             return None, []
-    replies, changed = evaluate_all(transaction.commands, lambda key: read(keyspace, key), now_ms)
+    replies, changed = evaluate_all(
+        transaction.commands, lambda key: read(keyspace, key), now_ms, attempt.ttl_ms, attempt.noted
+    )
+    if attempt.full is not None:
+        before = {key: read(keyspace, key) for key in changed}
+        if any(after > now for now, after in zip(_size(before), _size(changed), strict=True)):
+            return attempt.full, []
     return replies, [_change(keyspace, key, stored) for key, stored in changed.items()]
+
+
+def _size(entries: Mapping[bytes, Stored | None]) -> tuple[int, int]:
+    """Return the number of those that are there, and the bytes of their keys and values."""
+    there = [len(key) + len(stored[0]) for key, stored in entries.items() if stored is not None]
+    return len(there), sum(there)
 
 
 def _change(keyspace: bytes, key: bytes, stored: Stored | None) -> Change:
     return Change(keyspace, key, None) if stored is None else Change(keyspace, key, *stored)
 
 
-def reply_bytes(reply: Reply) -> int:
+def _reply_bytes(reply: Reply) -> int:
     """Return the bytes of the values in a reply."""
     if isinstance(reply, list):
-        return sum(map(reply_bytes, reply))
+        return sum(map(_reply_bytes, reply))
     return len(reply) if isinstance(reply, bytes) else 0

@@ -79,11 +79,14 @@ class WriteBack:
                     return waiting[key]
         return self._engine.get(key)
 
-    def write_data(self, changes: Changes) -> None:
-        """Apply changes atomically per tablet."""
+    def write_data(self, changes: Changes, drops: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Apply changes atomically per tablet. With ranges to drop, they are all of one tablet."""
         if not changes:
             return
         tablet = changes[0][0][:TABLET_PREFIX_BYTES]
+        if drops:
+            self._drop(tablet, changes, drops)
+            return
         if changes[-1][0][:TABLET_PREFIX_BYTES] == tablet:
             self._write(tablet, changes)
             return
@@ -111,6 +114,13 @@ class WriteBack:
                 self.write_out()
         except Unavailable as error:
             raise_unless_disk_full(error)
+
+    def _drop(self, tablet: bytes, changes: Changes, drops: Sequence[tuple[bytes, bytes]]) -> None:
+        """Write through, after what is pending. On a full volume it raises, and nothing of it is done."""
+        self.write_out([tablet])
+        with self._order:
+            self._engine.write_data(changes, drops)
+        self._forget()
 
     def _grow(self, size: int) -> None:
         """Drop the older half of the cache when the younger half is full."""

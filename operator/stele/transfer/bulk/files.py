@@ -174,7 +174,7 @@ class LoadFiles:
             with ExitStack() as stack:
                 merged = self._entries(load, partition, order, stack)
                 writer = _SstWriter(sst, user_prefix(partition, order.generation, order.keyspace.encode()))
-                checked = _checked(merged, partition, order.partitions)
+                checked = _checked(merged, partition, order.group)
                 run_crc = _write_run(temporary, encode_run(writer.passing(checked), partition))
             sst_bytes, sst_crc = writer.finish()
             if order.source >= 0 and run_crc != order.crc32c:
@@ -320,12 +320,12 @@ class _SstWriter:
 COLUMN_ENTRIES = 512
 
 
-def _checked(entries: Iterator[Entry], partition: int, partitions: int) -> Iterator[Columns]:
+def _checked(entries: Iterator[Entry], partition: int, group: range) -> Iterator[Columns]:
     """Iterate the entries in batches. Raises BadInput for entries that no client could have written."""
     while batch := list(islice(entries, COLUMN_ENTRIES)):
         keys = [key for key, _ in batch]
         values = [value for _, value in batch]
-        elsewhere = set(partitions_of(keys, partitions)) - {partition}
+        elsewhere = set(partitions_of(keys, group)) - {partition}
         if elsewhere:
             raise BadInput(f"partition {partition}: a piece contains keys of partition {min(elsewhere)}")
         longest, largest, least = max(map(len, keys)), max(map(len, values)), min(map(len, values))

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import msgspec
 
-from stele.core.control.commands import JobState, Reason, ReasonCode
+from stele.core.control.commands import Reason, ReasonCode
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
+from stele.core.copy.states import JobState
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Refused, SteleError
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus

@@ -64,7 +64,8 @@ class PieceIndex(msgspec.Struct, frozen=True):
 class BuildOrder(msgspec.Struct, frozen=True):
     """Request to build a tablet's run and SST file from pieces in order, or from the run of `source`.
 
-    `duplicates` decides about repeated keys: an error, or the last piece wins. `source` is the index of
+    The keyspace has `partitions` from `first` on. `duplicates` decides about repeated keys: an error, or the
+    last piece wins. `source` is the index of
     another member (-1: none), and `crc32c` that of its run.
     """
 
@@ -75,6 +76,12 @@ class BuildOrder(msgspec.Struct, frozen=True):
     duplicates: Duplicates = "error"
     source: Annotated[int, msgspec.Meta(ge=-1, le=INDEX_MAX)] = -1
     crc32c: Checksum = 0
+    first: PartitionNumber = 0
+
+    @property
+    def group(self) -> range:
+        """The partitions of the keyspace."""
+        return range(self.first, self.first + self.partitions)
 
 
 class LoadManifest(msgspec.Struct, frozen=True):
@@ -142,14 +149,42 @@ class BulkMember(msgspec.Struct, frozen=True, array_like=True):
     address: str
 
 
+class BulkGroup(msgspec.Struct, frozen=True, array_like=True):
+    """The partitions of a keyspace that has some of its own."""
+
+    keyspace: str
+    first: int
+    partitions: int
+
+
 class BulkTable(msgspec.Struct, frozen=True):
-    """The table as a member knows it; `rows` are (version, replicas) by partition."""
+    """The table as a member knows it, rows are (version, replicas) by partition.
+
+    `rows` are those outside of groups, `group_rows` the following ones, which belong to `groups`.
+    """
 
     cluster: str
     admin_port: int
     transfer_port: int
     members: tuple[BulkMember, ...]
     rows: tuple[tuple[int, Slots], ...]
+    group_rows: tuple[tuple[int, Slots], ...] = ()
+    groups: tuple[BulkGroup, ...] = ()
+
+    def group(self, keyspace: str) -> range:
+        """Return the partitions of a keyspace."""
+        own = next((each for each in self.groups if each.keyspace == keyspace), None)
+        return range(len(self.rows)) if own is None else range(own.first, own.first + own.partitions)
+
+    def replicas(self, partition: int) -> Slots:
+        """Return the replicas in the row of a partition."""
+        main = len(self.rows)
+        return self.rows[partition][1] if partition < main else self.group_rows[partition - main][1]
+
+    @property
+    def versions(self) -> int:
+        """The sum of all rows' versions: that of a newer table is larger."""
+        return sum(version for version, _ in (*self.rows, *self.group_rows))
 
 
 class SnapshotOrder(msgspec.Struct, frozen=True):

@@ -2,8 +2,9 @@
 
 import msgspec
 
-from stele.core.control.commands import CopyItem, JobState, OpId, Reason, SessionTablet
+from stele.core.control.commands import CopyItem, OpId, Reason, SessionTablet
 from stele.core.copy.fragments import vector_fault
+from stele.core.copy.states import JobState
 from stele.errors import Corrupt
 from stele.wire.copy.fragments import FIRST
 from stele.wire.unreadable import UNREADABLE

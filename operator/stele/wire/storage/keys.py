@@ -49,6 +49,12 @@ def user_tail(keyspace: bytes, key: bytes) -> bytes:
     return bytes((len(keyspace),)) + keyspace + key
 
 
+def split_tail(name: bytes) -> tuple[bytes, bytes]:
+    """Return (keyspace, key) of what `user_tail` returned."""
+    end = 1 + name[0]
+    return name[1:end], name[end:]
+
+
 def user_key(partition: int, generation: int, keyspace: bytes, key: bytes) -> bytes:
     """Return the data key of a user's entry."""
     return user_prefix(partition, generation, keyspace) + key

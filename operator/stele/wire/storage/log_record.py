@@ -3,7 +3,8 @@
 Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of key (4), then
 keyspace, key and value. The index is in the log's key, or follows from the position in a message. A BATCH has
 neither keyspace nor key; its value is msgpack of changes that are applied atomically, in order. A LOAD names
-a file to ingest (`wire.copy.bulk`): its key is the load's id.
+a file to ingest (`wire.copy.bulk`): its key is the load's id. A CLEAR deletes all entries of its keyspace,
+without one of all keyspaces of users, and has neither key nor value.
 """
 
 import struct
@@ -13,7 +14,7 @@ import msgspec
 
 from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.errors import Corrupt, Unavailable
-from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE_MARK
 from stele.wire.storage.load_value import LOAD_ID, decode_load
 
 NOOP = 0
@@ -21,7 +22,8 @@ PUT = 1
 DELETE = 2
 BATCH = 3
 LOAD = 4
-KINDS = frozenset({NOOP, PUT, DELETE, BATCH, LOAD})
+CLEAR = 5
+KINDS = frozenset({NOOP, PUT, DELETE, BATCH, LOAD, CLEAR})
 
 _HEAD = struct.Struct(">QBQBI")
 HEAD_BYTES = _HEAD.size
@@ -47,6 +49,11 @@ def delete_record(term: int, keyspace: bytes, key: bytes) -> bytes:
 def noop_record(term: int) -> bytes:
     """Encode the first operation of a term, which changes nothing."""
     return _pack(term, NOOP, 0, 0, 0)
+
+
+def clear_record(term: int, keyspace: bytes) -> bytes:
+    """Encode the deletion of all entries of a keyspace; b"" stands for all keyspaces of users."""
+    return _pack(term, CLEAR, 0, len(keyspace), 0) + keyspace
 
 
 class Change(msgspec.Struct, array_like=True, frozen=True):
@@ -88,6 +95,18 @@ def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
     return kind, record[HEAD_BYTES:begin], record[begin:end], record[end:], expire_at_ms
 
 
+def entry_of(record: bytes) -> tuple[bytes, bytes, bool]:
+    """Return (keyspace, key, whether it is removed) of a PUT or DELETE, without its value."""
+    _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
+    begin = HEAD_BYTES + keyspace_bytes
+    return record[HEAD_BYTES:begin], record[begin : begin + key_bytes], kind == DELETE
+
+
+def split_batch_record(record: bytes) -> list[tuple[bytes, bytes, bool]]:
+    """Return the same for each change of a BATCH. Raises Corrupt."""
+    return [(each.keyspace, each.key, each.value is None) for each in split_batch(record[HEAD_BYTES:])]
+
+
 def split_put(record: bytes) -> tuple[bytes, bytes]:
     """Return (data key after the tablet's prefix and USER, stored value) of a PUT without unpacking it.
 
@@ -115,12 +134,20 @@ def check_record(record: bytes) -> None:
         raise Corrupt(f"log record of kind {kind}, keyspace {keyspace_bytes} and key {key_bytes} bytes")
     if len(record) < HEAD_BYTES + keyspace_bytes + key_bytes:
         raise Corrupt("log record is shorter than its keyspace and key")
+    if kind == CLEAR:
+        _check_clear(record, key_bytes)
 
 
 def check_kind(kind: int) -> None:
     if kind not in KINDS:
         text = f"log record of kind {kind}, which this build does not know: upgrade this member"
         raise Unavailable(text, "UNKNOWN_FORMAT")
+
+
+def _check_clear(record: bytes, key_bytes: int) -> None:
+    keyspace = record[HEAD_BYTES:]
+    if key_bytes or len(keyspace) != record[_KEYSPACE_AT] or keyspace.startswith(SERVICE_MARK):
+        raise Corrupt(f"log record that clears keyspace {keyspace[:80]!r}, with a key of {key_bytes} bytes")
 
 
 def _check_load(record: bytes) -> None:

@@ -13,6 +13,8 @@ from crc32c import crc32c
 
 from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slots, VersionNumber
 from stele.core.formats import FIRST, RANGES
+from stele.core.kv.keyspaces import NO_CATALOG, Catalog, catalog_fault
+from stele.core.table.groups import NO_GROUPS, PartitionGroups, groups_fault
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
 from stele.core.tablet.lifecycle import TabletState
@@ -39,11 +41,15 @@ class LogEnd(msgspec.Struct, frozen=True):
 
 
 class Quarantined(msgspec.Struct, frozen=True, array_like=True):
-    """A dropped generation, when its data is deleted (Unix seconds), and its last operation."""
+    """A dropped generation, when its data is deleted (Unix seconds), and its last operation.
+
+    `unreported`: events that its entries departed have to follow, and have not begun.
+    """
 
     generation: int
     until_s: float
     last: OpId = OpId()
+    unreported: bool = False
 
 
 class Superblock(msgspec.Struct, frozen=True):
@@ -89,7 +95,9 @@ class CopyRecord(msgspec.Struct, frozen=True):
 class Consensus(msgspec.Struct, frozen=True):
     """Promises of this member for one partition; they outlive the tablet.
 
-    `refused` is a migration whose row this member has told the owner it will never accept.
+    `refused` is a migration whose row this member has told the owner it will never accept. `older` is the
+    version of a row by which it owns a copy that the row before did not name: operations may be lost, so the
+    data gets another name (docs/internals/transactions.md).
     """
 
     promised: int = 0
@@ -99,6 +107,7 @@ class Consensus(msgspec.Struct, frozen=True):
     frozen: Frozen | None = None
     copy: CopyRecord | None = None
     refused: Frozen | None = None
+    older: int = 0
 
 
 class LeaseFile(msgspec.Struct, frozen=True):
@@ -154,9 +163,16 @@ class TableFile2(msgspec.Struct, frozen=True):
 
 
 class TableFile(TableFile2, frozen=True):
-    """The same with the cluster's features; written once those have RANGES, as TableFile2 before."""
+    """The same with the cluster's features, the catalog of keyspaces and the groups of partitions; written
+    once the features have RANGES, as TableFile2 before.
+
+    All members had this one under the index `known_as` on their lists; -1 when that was not seen.
+    """
 
     features: Annotated[int, msgspec.Meta(ge=FIRST)] = FIRST
+    catalog: Catalog = NO_CATALOG
+    groups: PartitionGroups = NO_GROUPS
+    known_as: int = -1
 
 
 class LegacyTableFile(msgspec.Struct, frozen=True):
@@ -298,7 +314,12 @@ def _check_table_line(content: bytes, name: str) -> None:
 
 
 def _check_table(table: TableFile, name: str) -> None:
-    """Check the rows. They may name unknown members: an owner's row can arrive before the dictionary."""
+    """Check rows and keyspaces. Rows may name unknown members: an owner's row can arrive before the
+    dictionary."""
+    if (problem := catalog_fault(table.catalog)) is not None:
+        raise Corrupt(f"{name}: {problem}")
+    if (problem := groups_fault(table.groups, len(table.rows))) is not None:
+        raise Corrupt(f"{name}: {problem}")
     for number, row in enumerate(table.rows):
         fault = row_fault(row.replicas)
         if fault is not None:

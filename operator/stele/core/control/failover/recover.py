@@ -29,7 +29,8 @@ Found = tuple[Mapping[MemberIndex, Member] | None, tuple[Intent, ...]]
 
 def is_recovering(state: State, observation: Observation) -> bool:
     """Return whether the table is still to be put together from volumes."""
-    blank = any(not row.version for row in state.table.partitions)
+    # Rows of groups may stay without an assignment; those that have one are stored before all others.
+    blank = any(not state.table.partitions[number].version for number in state.table.stored.main)
     state.failover.recovering = observation.desired.recovery is not None and blank
     if not state.failover.recovering:
         state.failover.volumes = {}
@@ -95,17 +96,24 @@ def _table(state: State, volumes: Mapping[MemberIndex, Volume], recovery: Recove
         raise RecoveryIncomplete(state.failover.incomplete)
     rows = {number: row for number, row in enumerate(state.table.partitions) if row.version}
     state.failover.refused = given
-    return recovered_table(volumes, rows, len(state.table.partitions), recovery)
+    return recovered_table(volumes, rows, len(state.table.stored.main), recovery)
 
 
-def _stage(state: State, table: RecoveredTable) -> Mapping[MemberIndex, Member]:
-    for number, row in table.rows.items():
-        if row.version > state.table.partitions[number].version:
-            state.table.stage(number, row)
+def _stage(state: State, table: RecoveredTable) -> Mapping[MemberIndex, Member] | None:
+    """Stage the groups, then their rows, then the others: without these the recovery starts again."""
+    if table.groups != state.table.groups:
+        state.table.stage_groups(table.groups)
+        return None
+    stored, main = state.table.partitions, state.table.stored.main
+    rows = {number: row for number, row in table.rows.items() if row.version > stored[number].version}
+    of_groups = {number: row for number, row in rows.items() if number not in main}
+    for number, row in (of_groups or rows).items():
+        state.table.stage(number, row)
     state.membership.use_indexes((*table.members, *state.membership.liveness))
     # The list is stored with the next version, so it is above that of every volume.
     state.membership.raise_list_version(table.list_versions)
-    state.emit("TableRecovered", table.summary)
+    if not of_groups:
+        state.emit("TableRecovered", table.summary)
     return {index: replace(each, address=_address(state, index)) for index, each in table.members.items()}
 
 

@@ -162,8 +162,11 @@ def _promote(
     term = state.table.next_version(number, max(promised, default=0))
     owner = state.membership.liveness.get(row.owner) if row.owner is not None else None
     # An owner that is asked like the others cannot continue without being noticed.
-    dead = owner is not None and (owner.known_dead or (row.owner in live and not owner.may_run_twice))
-    state.operations.begin(Promotion(number, row, term, live, dead, now, state.new_id("p")))
+    dead = owner is not None and row.owner in live and not owner.may_run_twice
+    promotion = Promotion(number, row, term, live, dead, now, state.new_id("p"))
+    if owner is not None and owner.known_dead:
+        promotion.owner_died(owner.dead_incarnation)
+    state.operations.begin(promotion)
 
 
 def _watch(
@@ -184,8 +187,7 @@ def _watch(
         return
     owner = state.membership.liveness.get(promotion.base.owner) if promotion.base.owner is not None else None
     if owner is not None and not promotion.owner_dead and owner.known_dead:
-        promotion.owner_dead = True
-        promotion.not_before_seconds.clear()
+        promotion.owner_died(owner.dead_incarnation)
 
 
 def _returned(state: State, number: PartitionId, dead: frozenset[MemberIndex]) -> bool:

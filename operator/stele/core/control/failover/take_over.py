@@ -9,6 +9,7 @@ from stele.core.control.failover.adoption import adopt
 from stele.core.control.recovery import resolve
 from stele.core.control.state import Observation, State
 from stele.core.formats import FIRST
+from stele.core.table.groups import newest_groups
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition
 
@@ -34,6 +35,14 @@ def take_over(state: State, observation: Observation) -> bool:
         gone.add(index)
     known = state.membership.liveness
     reports = {i: each.report for i, each in known.items() if each.report is not None and i not in gone}
+    features = max((report.features for report in reports.values()), default=FIRST)
+    state.operations.change.restore_features(features)
+    groups = newest_groups(
+        state.table.groups, len(state.table.stored.main), (each.groups for each in reports.values())
+    )
+    if groups != state.table.groups:
+        state.table.stage_groups(groups)
+        return False
     recovered = resolve(state.table.stored, reports.values(), frozenset(gone), state.epoch)
     if _waits_for_unlisted(state, observation, recovered.rows):
         return False
@@ -45,8 +54,6 @@ def take_over(state: State, observation: Observation) -> bool:
     state.failover.fenced = _interrupted(state, rows)
     _claim_for_others(state, rows)
     state.membership.raise_list_version(report.member_list_version for report in reports.values())
-    features = max((report.features for report in reports.values()), default=FIRST)
-    state.operations.change.restore_features(features)
     undecided = state.table.staged.keys() | state.table.claimed.keys() | state.failover.fenced
     adopted = adopt(state, reports, undecided, observation.now)
     state.recovered = True

@@ -19,7 +19,6 @@ from stele.core.control.commands import (
     FetchDirect,
     FetchReport,
     Ingest,
-    JobState,
     OpenSession,
     Reason,
     ReasonCode,
@@ -27,6 +26,7 @@ from stele.core.control.commands import (
     ResultCode,
     SessionReport,
 )
+from stele.core.copy.states import JobState
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.transitions import check_step
 

@@ -25,7 +25,6 @@ from stele.core.control.commands import (
     AddLearner,
     Command,
     CopyReport,
-    CopyState,
     ExchangeReply,
     HandOver,
     LearnerReport,
@@ -36,6 +35,7 @@ from stele.core.control.commands import (
     Row,
     StartTabletCopy,
 )
+from stele.core.copy.states import CopyState
 from stele.core.placement.migration import Migration, Type, copying, step
 from stele.core.table.ids import MemberIndex, PartitionId, Version
 from stele.core.table.table import Partition, Replicas

@@ -33,7 +33,8 @@ TRANSITIONS: dict[Step, frozenset[Step]] = {
 class Promotion:
     """Invariant: a member is asked to accept only after every live replica replied to the fence of this term.
 
-    `lasts` has the last operation of each that replied; `chosen` was asked to accept.
+    `lasts` has the last operation of each that replied; `chosen` was asked to accept. `dead_incarnation` is
+    that of the owner's last process that is known to have ended.
     """
 
     partition: PartitionId
@@ -43,6 +44,7 @@ class Promotion:
     owner_dead: bool
     started_seconds: float
     id: str
+    dead_incarnation: int = 0
     lasts: dict[MemberIndex, OpId] = field(default_factory=dict)
     not_before_seconds: dict[MemberIndex, float] = field(default_factory=dict)
     chosen: MemberIndex | None = None
@@ -52,6 +54,11 @@ class Promotion:
         """Change the step. Raises Refused, without a change, unless TRANSITIONS allows it."""
         check_step(f"promotion {self.id}", TRANSITIONS, self.step, to)
         self.step = to
+
+    def owner_died(self, incarnation: int) -> None:
+        """Ask again at once: a process of the owner is known to have ended since this began."""
+        self.owner_dead, self.dead_incarnation = True, incarnation
+        self.not_before_seconds.clear()
 
     @property
     def participants(self) -> frozenset[MemberIndex]:
@@ -72,7 +79,7 @@ class Promotion:
             assert self.chosen is not None
             accept = Accept(self.id, Row(self.partition, self.term, self.row), self.lasts[self.chosen])
             return [(self.chosen, accept)]
-        fence = Fence(self.partition, self.term, self.owner_dead, self.id)
+        fence = Fence(self.partition, self.term, self.owner_dead, self.id, self.dead_incarnation)
         waiting = [member for member in self.live if member not in self.lasts]
         return [(member, fence) for member in waiting if self.not_before_seconds.get(member, now) <= now]
 

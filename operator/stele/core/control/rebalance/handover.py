@@ -27,11 +27,11 @@ from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.move import MigrationOperation, begin
 from stele.core.control.operations.promotion import Promotion
 from stele.core.control.parts import Demotion
-from stele.core.control.rebalance.planner import expected_members
+from stele.core.control.rebalance.data_members import expected_members
 from stele.core.control.state import Observation, State
 from stele.core.formats import SWAPS
-from stele.core.placement.assignment import DataMember
 from stele.core.placement.handover import handover
+from stele.core.placement.members import DataMember
 from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId

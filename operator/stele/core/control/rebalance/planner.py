@@ -15,10 +15,10 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-from stele.core.control.failover.repair import unusable
 from stele.core.control.migration_queue import Queues
 from stele.core.control.operations.move import MigrationOperation
 from stele.core.control.progress import RebalancePhase, RebalanceProgress
+from stele.core.control.rebalance.data_members import expected_members, places_known, supposed_members
 from stele.core.control.rebalance.user_plans import (
     begin_requested,
     checked,
@@ -29,7 +29,6 @@ from stele.core.control.rebalance.user_plans import (
     user_plan_partitions,
 )
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.scaling import Candidate, leaving, missing, next_index
 from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.formats import SWAPS
 from stele.core.placement.plan import DataMember, Migration, Plan, Type
@@ -47,34 +46,6 @@ PLANNED_MEMBERS_SHOWN = 10
 """Leaving and absent members that the reason of a plan lists."""
 
 
-def data_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Return live members that hold data; leaving ones are marked."""
-    return tuple(each for each in expected_members(state, desired, now) if not each.away)
-
-
-def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Return live members that hold data, and those whose place is kept, marked as away: they are gone, or
-    stop soon."""
-    gone = unusable(state, desired, now)
-    demoted = {demotion.member for demotion in state.rebalance.demotions.values()}
-    expected = []
-    for index, member in sorted(state.table.members.items()):
-        liveness = state.membership.liveness.get(index)
-        if member.lite or liveness is None:
-            continue
-        # A member without an object is being removed, though its process may answer for a moment.
-        shown = liveness.member_object
-        drained = shown is None or shown.drain or shown.lite or shown.deleting
-        leaving, away = drained or index in state.membership.leaving, index in gone
-        if away and (leaving or liveness.replaced_by_uuid or not liveness.in_grace(now, desired.timing)):
-            continue
-        weight, zone = (1, None) if shown is None else (shown.weight, shown.zone or None)
-        away = away or index in state.stops.emptied
-        to_own_nothing = index in demoted
-        expected.append(DataMember(index, weight, zone, leaving=leaving, away=away, demoted=to_own_nothing))
-    return tuple(expected)
-
-
 def preview(
     state: State,
     requests: tuple[RebalanceRequest, ...],
@@ -83,7 +54,7 @@ def preview(
     moves: Sequence[NamedMove] = (),
 ) -> Plan:
     """Return the plan for this desired spec, with these moves as well."""
-    members = _supposed(state, desired, now)
+    members = supposed_members(state, desired, now)
     if not members:
         return Plan()
     held = in_force(state, requests)
@@ -93,27 +64,6 @@ def preview(
         table, members, desired.replicas, moves_of(state, all_requests, table, desired.replicas)
     )
     return replace(plan, refusals=(*refused, *plan.refusals))
-
-
-def _supposed(state: State, desired: DesiredSpec, now: float) -> tuple[DataMember, ...]:
-    """Return the data members with the desired number of members: new indexes are added, surplus members
-    leave."""
-    present = expected_members(state, desired, now)
-    drained = {each.index for each in present if each.leaving and each.index not in state.membership.leaving}
-    candidates = [Candidate(each.index, each.index in drained, reachable=not each.away) for each in present]
-    going = leaving(candidates, desired.members) | drained
-    new = missing(candidates, desired.members, next_index(state.table.members, state.membership.next_index))
-    stay = [each for each in present if not (each.away and each.index in going)]
-    kept = [replace(each, leaving=each.index in going) for each in stay]
-    return (*kept, *(DataMember(index) for index in new))
-
-
-def places_known(state: State) -> bool:
-    """Return whether every member's domain has been read; until then nothing is placed."""
-    return all(
-        liveness.member_object is None or liveness.member_object.zone is not None
-        for liveness in state.membership.liveness.values()
-    )
 
 
 def make_plan(state: State, observation: Observation) -> None:
@@ -133,7 +83,22 @@ def make_plan(state: State, observation: Observation) -> None:
     if first or _lasting(key) != _lasting(plans.plan_key):
         plans.cancelled, plans.stopped = False, set()
     plans.plan_key, plans.planned_table, plans.planned_seconds = key, state.table.stored, now
-    paused = set() if changed else plans.retries.paused(now)
+    _replace_plan(state, observation, members, requests, changed=changed, first=first)
+
+
+def _replace_plan(
+    state: State,
+    observation: Observation,
+    members: tuple[DataMember, ...],
+    requests: tuple[RebalanceRequest, ...],
+    *,
+    changed: bool,
+    first: bool,
+) -> None:
+    """Plan with these members and requests; `changed` says that the situation is another one, `first` that
+    this master has not planned before."""
+    plans, desired = state.rebalance, observation.desired
+    paused = set() if changed else plans.retries.paused(observation.now)
     plans.retries.note_planned(paused)
     expected, leave_out = _expected(state, observation.desired.replicas, members), plans.stopped | paused
     plan, copies = _planned(state, expected, members, desired.replicas, requests, leave_out=leave_out)
@@ -221,7 +186,7 @@ def _lacks_copies(state: State, number: PartitionId, replicas: int) -> bool:
     """Return whether it lacks copies and no operation is about to change that."""
     row = state.table.staged.get(number, state.table.partitions[number])
     idle = number not in state.operations.migrations and number not in state.rebalance.queues.waiting
-    return idle and 0 < len(row.members) < replicas
+    return idle and 0 < len(row.members) < state.table.stored.replicas_of(number, replicas)
 
 
 def _nothing_left(state: State, plan: Plan, members: tuple[DataMember, ...]) -> bool:
@@ -244,9 +209,10 @@ def _expected(state: State, replicas: int, members: Iterable[DataMember]) -> Par
     for index in [member.index for member in members if member.away]:
         for number in state.stops.left.get(index, ()):
             row = rows[number]
-            if index not in row.members and 0 < len(row.members) < replicas:
+            full = state.table.stored.replicas_of(number, replicas)
+            if index not in row.members and 0 < len(row.members) < full:
                 rows[number] = Partition(row.version, (*row.replicas, index))
-    return PartitionTable(tuple(rows), state.table.members)
+    return PartitionTable(tuple(rows), state.table.members, state.table.groups)
 
 
 def _planned(
@@ -267,9 +233,10 @@ def _planned(
     plan = _without(_possible(state, plan_migrations(expected, members, replicas, moves)), leave_out)
     staying = sum(not member.leaving for member in members)
     full = any(member.leaving and state.table.replica_index.number(member.index) for member in members)
-    if plan.migrations or not full or not 0 < staying < replicas:
+    if plan.migrations or not full or not 0 < staying < state.table.most_replicas(replicas):
         return plan, None
-    fewer = _without(_possible(state, plan_migrations(expected, members, staying, moves)), leave_out)
+    planned = plan_migrations(expected, members, replicas, moves, most=staying)
+    fewer = _without(_possible(state, planned), leave_out)
     return (fewer, staying) if fewer.migrations else (plan, None)
 
 
@@ -358,8 +325,7 @@ def _follow_plan(state: State, observation: Observation, on: PartitionTable, pla
     plans.refusals = plan.refusals
     if plans.approved != case.situation:
         plans.approved = ""
-    waits = () if _approved(state, observation.desired, case) else _waiting(state, plan)
-    held = frozenset(waits)
+    held = set() if _approved(state, observation.desired, case) else _held(state, plan, case)
     free = tuple(each for each in plan.migrations if each.partition not in held)
     plans.queues = Queues.of(replace(plan, migrations=free), on.partitions)
     proposed = tuple(each for each in plan.migrations if each.partition in held)
@@ -389,6 +355,11 @@ def _approved(state: State, desired: DesiredSpec, case: _Case) -> bool:
     return state.rebalance.approved == case.situation or (
         desired.approval == "Automatic" and case.copies is None
     )
+
+
+def _held(state: State, plan: Plan, case: _Case) -> set[PartitionId]:
+    """Return the partitions that wait for an approval: all, when the plan leaves fewer copies."""
+    return _waiting(state, plan) if case.copies is None else {each.partition for each in plan.migrations}
 
 
 def _waiting(state: State, plan: Plan) -> set[PartitionId]:

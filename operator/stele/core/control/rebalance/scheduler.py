@@ -15,8 +15,9 @@ from stele.core.control.rebalance.copy_scheduling import (
     note_short,
 )
 from stele.core.control.rebalance.copy_waves import CopyWaves
+from stele.core.control.rebalance.data_members import data_members
 from stele.core.control.rebalance.handover import SwapRoom, start_handovers
-from stele.core.control.rebalance.planner import data_members, plans_for
+from stele.core.control.rebalance.planner import plans_for
 from stele.core.control.state import DesiredSpec, Observation, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Refusal

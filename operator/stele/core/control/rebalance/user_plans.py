@@ -76,7 +76,8 @@ def moves_of(
             if move.source is not None:
                 moves.pop((move.partition, move.source), None)
             if move.destination is None:
-                if move.source in row and len(row) > replicas and move.source is not None:
+                full = table.replicas_of(move.partition, replicas)
+                if move.source in row and len(row) > full and move.source is not None:
                     moves[move.partition, move.source] = move
             elif move.destination in row:
                 stays = Move(move.partition, move.destination, move.destination)
@@ -144,13 +145,14 @@ def _refusal(state: State, move: NamedMove, able: frozenset[MemberIndex], replic
     if _satisfied(state, move):
         return None
     row = {member for member in _row(state, number) if member is not None}
+    full = state.table.stored.replicas_of(number, replicas)
     if move.source and known[move.source] not in row:
         return Refusal(number, Code.NOT_A_HOLDER, f"{move.source} holds no replica of it")
     if move.destination:
-        return _taking(state, move, known[move.destination], able, len(row) < replicas)
-    if len(row) <= replicas:
-        text = f"it would be left with {len(row) - 1} of {replicas} replicas; say in `to` who takes it, or "
-        return Refusal(number, Code.REPLICA_COUNT, f"{text}lower spec.replicas of the cluster")
+        return _taking(state, move, known[move.destination], able, len(row) < full)
+    if len(row) <= full:
+        text = f"it would be left with {len(row) - 1} of {full} replicas; say in `to` who takes it"
+        return Refusal(number, Code.REPLICA_COUNT, text + _or_change(state, number, "lower"))
     return None
 
 
@@ -166,11 +168,15 @@ def _taking(
     if index not in able:
         return Refusal(number, Code.NOT_ALLOWED, f"{name} leaves or cannot be reached, so it takes no data")
     if not move.source and not room:
-        text = (
-            "it has all its replicas; say in `from` who gives one up, or raise spec.replicas of the cluster"
-        )
-        return Refusal(number, Code.REPLICA_COUNT, text)
+        text = "it has all its replicas; say in `from` who gives one up"
+        return Refusal(number, Code.REPLICA_COUNT, text + _or_change(state, number, "raise"))
     return None
+
+
+def _or_change(state: State, number: PartitionId, how: str) -> str:
+    """Return the other remedy; the number of replicas of a group does not change."""
+    in_group = state.table.groups.group_of(number) is not None
+    return "" if in_group else f", or {how} spec.replicas of the cluster"
 
 
 def note_planned(

@@ -4,19 +4,23 @@ A member is outdated when its pod is not what the spec makes of it. Which restar
 annotation of its TabletMember before its pod is deleted, so a new master continues it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import MemberObject
 from stele.core.control.state import FinishRestart, Intent, Observation, RestartMember, State, UpdateType
 from stele.core.table.ids import MemberIndex
 
+RESTART_SECONDS = 600.0
+"""Seconds that an emptied member may take until it serves again; until then its place is kept."""
+
 
 def update_members(state: State, observation: Observation) -> tuple[Intent, ...]:
     """Return the restarts to carry out and to finish, and choose the member that is emptied for the next one.
 
-    Only one member restarts at a time, and only while every partition has its copies. A member that cannot
-    start is no reason to wait: its pod is replaced at once, so that a spec which was set right takes effect.
+    Only one member restarts at a time, and only while every partition has its copies. The pod of a member
+    that cannot start is replaced without waiting, so that a corrected spec takes effect; the member's place
+    is kept for the grace period, as that of any member that failed.
     """
     stops = state.stops
     gone = unusable(state, observation.desired, observation.now)
@@ -42,8 +46,15 @@ def update_members(state: State, observation: Observation) -> tuple[Intent, ...]
     ready = [each for each in outdated if each.index == stops.updating and each.index in stops.may_stop]
     return (
         *(FinishRestart(index) for index in finished),
-        *(RestartMember(each.index, each.pod.uid) for each in broken + ready if each.pod is not None),
+        *_restarts(broken, observation.desired.timing.grace),
+        *_restarts(ready, RESTART_SECONDS),
     )
+
+
+def _restarts(members: Iterable[MemberObject], keep_seconds: float) -> Iterator[RestartMember]:
+    for each in members:
+        if each.pod is not None:
+            yield RestartMember(each.index, each.pod.uid, keep_seconds)
 
 
 def _next(
@@ -104,21 +115,21 @@ def _unsettled(state: State, observation: Observation, gone: frozenset[MemberInd
 
 def _lacking(state: State, observation: Observation) -> int:
     """Return how many partitions have fewer copies than the data members allow."""
-    full = _full(state, observation)
-    return sum(rows for copies, rows in state.table.replica_index.copies.items() if copies < full)
+    return state.table.lacking(observation.desired.replicas, _holders(state))
 
 
-def _full(state: State, observation: Observation) -> int:
-    """Return how many copies the data members allow."""
-    holders = sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
-    return max(1, min(observation.desired.replicas, holders))
+def _holders(state: State) -> int:
+    """Return how many members can hold a copy."""
+    return sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
 
 
 def _is_needed(state: State, observation: Observation, member: MemberIndex) -> bool:
     """Return whether a partition would have fewer copies without the member than all but one."""
-    index, full = state.table.replica_index, _full(state, observation)
-    short = any(copies < full - 1 for copies, rows in index.copies.items() if rows)
-    return short or any(len(state.table.partitions[number].members) < full for number in index.of(member))
+    table, replicas, most = state.table, observation.desired.replicas, _holders(state)
+    return bool(table.lacking(replicas, most, less=1)) or any(
+        len(table.partitions[number].members) < table.full(number, replicas, most)
+        for number in table.replica_index.of(member)
+    )
 
 
 def _is_back(

@@ -2,6 +2,7 @@ package stele.bench;
 
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -13,6 +14,11 @@ abstract class Grid {
     abstract byte[] get(String key);
 
     abstract void set(String key, byte[] value);
+
+    /** Read these keys and set them, as one transaction of this kind; returns how often it was tried again. */
+    int transact(String kind, List<String> keys, byte[] value) throws Exception {
+        throw new UnsupportedOperationException("ask the clients' process");
+    }
 
     /** Whether there are so many members and the system itself says that nothing is on its way. */
     abstract boolean isQuiet(int members);
@@ -36,6 +42,7 @@ abstract class Grid {
         return switch (system) {
             case "hazelcast" -> number < 0 ? new HazelcastGrid.Client() : new HazelcastGrid.Member(number, partitions);
             case "infinispan" -> new InfinispanGrid(number, partitions);
+            case "stele-cluster", "stele-proxy" -> new SteleClients(system, System.getProperty("stele.members"));
             default -> throw new IllegalArgumentException("unknown system " + system);
         };
     }

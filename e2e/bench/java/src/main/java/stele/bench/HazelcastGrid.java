@@ -13,6 +13,12 @@ import com.hazelcast.instance.impl.HazelcastInstanceProxy;
 import com.hazelcast.internal.partition.InternalPartition;
 import com.hazelcast.internal.partition.PartitionReplica;
 import com.hazelcast.map.IMap;
+import com.hazelcast.transaction.TransactionContext;
+import com.hazelcast.transaction.TransactionException;
+import com.hazelcast.transaction.TransactionOptions;
+import com.hazelcast.transaction.TransactionOptions.TransactionType;
+import com.hazelcast.transaction.TransactionalMap;
+import java.util.List;
 
 /** Hazelcast with its defaults but for the number of partitions and discovery, which stays on loopback. */
 abstract class HazelcastGrid extends Grid {
@@ -38,12 +44,33 @@ abstract class HazelcastGrid extends Grid {
 
     /** Talks to the members over TCP and knows who owns which partition. */
     static final class Client extends HazelcastGrid {
+        private static final TransactionOptions TWO_PHASE =
+            new TransactionOptions().setTransactionType(TransactionType.TWO_PHASE);
+
         Client() {
             ClientConfig config = new ClientConfig().setClusterName("bench");
             for (int number = 0; number < MEMBERS_MAX - 1; number++) {
                 config.getNetworkConfig().addAddress("127.0.0.1:" + (PORT + number));
             }
             instance = HazelcastClient.newHazelcastClient(config);
+        }
+
+        @Override int transact(String kind, List<String> keys, byte[] value) {
+            for (int tried = 0; ; tried++) {
+                TransactionContext context = instance.newTransactionContext(TWO_PHASE);
+                context.beginTransaction();
+                try {
+                    TransactionalMap<String, byte[]> map = context.getMap("transactions");
+                    for (String key : keys) {
+                        map.getForUpdate(key);
+                        map.set(key, value);
+                    }
+                    context.commitTransaction();
+                    return tried;
+                } catch (TransactionException error) {
+                    context.rollbackTransaction();
+                }
+            }
         }
 
         @Override boolean isQuiet(int members) {

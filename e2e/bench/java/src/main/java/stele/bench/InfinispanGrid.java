@@ -1,6 +1,12 @@
 package stele.bench;
 
+import jakarta.transaction.RollbackException;
+import jakarta.transaction.TransactionManager;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
 import org.infinispan.AdvancedCache;
+import org.infinispan.commons.CacheException;
 import org.infinispan.configuration.cache.CacheMode;
 import org.infinispan.configuration.cache.ConfigurationBuilder;
 import org.infinispan.configuration.global.GlobalConfigurationBuilder;
@@ -12,6 +18,9 @@ import org.infinispan.notifications.Listener;
 import org.infinispan.notifications.cachemanagerlistener.annotation.ViewChanged;
 import org.infinispan.notifications.cachemanagerlistener.event.ViewChangedEvent;
 import org.infinispan.topology.CacheTopology;
+import org.infinispan.transaction.LockingMode;
+import org.infinispan.transaction.TransactionMode;
+import org.infinispan.transaction.lookup.EmbeddedTransactionManagerLookup;
 
 /**
  * Infinispan with its defaults but for the number of segments and discovery, which stays on loopback. Embedded it has
@@ -23,6 +32,7 @@ final class InfinispanGrid extends Grid {
     private final DefaultCacheManager manager;
     private final AdvancedCache<String, byte[]> reading;
     private final AdvancedCache<String, byte[]> writing;
+    private final Map<String, AdvancedCache<String, byte[]>> transactions = new HashMap<>();
 
     InfinispanGrid(int number, int partitions) throws Exception {
         boolean client = number < 0;
@@ -39,6 +49,13 @@ final class InfinispanGrid extends Grid {
         ConfigurationBuilder cache = new ConfigurationBuilder();
         cache.clustering().cacheMode(CacheMode.DIST_SYNC).hash().numOwners(2).numSegments(partitions);
         manager.defineConfiguration("bench", cache.build());
+        for (LockingMode kind : LockingMode.values()) {
+            ConfigurationBuilder transactional = new ConfigurationBuilder().read(cache.build());
+            transactional.transaction().transactionMode(TransactionMode.TRANSACTIONAL).lockingMode(kind)
+                .transactionManagerLookup(new EmbeddedTransactionManagerLookup());
+            manager.defineConfiguration(kind.name(), transactional.build());
+            transactions.put(kind.name(), manager.<String, byte[]>getCache(kind.name()).getAdvancedCache());
+        }
         reading = manager.<String, byte[]>getCache("bench").getAdvancedCache();
         writing = reading.withFlags(Flag.IGNORE_RETURN_VALUES);
     }
@@ -58,6 +75,30 @@ final class InfinispanGrid extends Grid {
 
     @Override void set(String key, byte[] value) {
         writing.put(key, value);
+    }
+
+    /** Kinds are the names of LockingMode; a pessimistic transaction locks each key as it reads it. */
+    @Override int transact(String kind, List<String> keys, byte[] value) throws Exception {
+        AdvancedCache<String, byte[]> cache = transactions.get(kind);
+        TransactionManager manager = cache.getTransactionManager();
+        for (int tried = 0; ; tried++) {
+            manager.begin();
+            try {
+                for (String key : keys) {
+                    if (kind.equals(LockingMode.PESSIMISTIC.name())) {
+                        cache.lock(key);
+                    }
+                    cache.get(key);
+                    cache.withFlags(Flag.IGNORE_RETURN_VALUES).put(key, value);
+                }
+                manager.commit();
+                return tried;
+            } catch (RollbackException | CacheException error) {
+                if (manager.getTransaction() != null) {
+                    manager.rollback();
+                }
+            }
+        }
     }
 
     private LocalizedCacheTopology topology() {

@@ -9,7 +9,8 @@ import java.util.stream.Collectors;
 
 /**
  * One process of a grid: arguments SYSTEM NUMBER PARTITIONS. Says {"ready": nanos}, then answers one line of JSON to each
- * line of input: await MEMBERS SECONDS | mark | table, and in the clients' process what e2e/bench/copy_load.py lists.
+ * line of input: await MEMBERS SECONDS | mark | table, and in the clients' process what e2e/bench/copy_load.py lists and
+ * what Steady does.
  * Moments are System.nanoTime, which is the clock of Python's time.monotonic_ns.
  */
 public final class Node {
@@ -39,6 +40,7 @@ public final class Node {
                 case "mark" -> mark(grid);
                 case "await" -> await(grid, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 case "table" -> table(grid);
+                case "fill", "steady", "transact" -> Steady.answer(grid, words);
                 default -> clients.answer(words);
             };
         } catch (Throwable error) {

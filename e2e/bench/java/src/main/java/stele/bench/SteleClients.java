@@ -1,0 +1,84 @@
+package stele.bench;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisCluster;
+import redis.clients.jedis.JedisPooled;
+import redis.clients.jedis.Transaction;
+import redis.clients.jedis.UnifiedJedis;
+
+/**
+ * Clients of Stele: Jedis with its defaults but for the size of its pools, which have a connection for each thread.
+ * "stele-cluster" routes by slots; with "stele-proxy" each thread has a member that it asks everything.
+ */
+final class SteleClients extends Grid {
+    private static final int CONNECTIONS_MAX = 64;
+    private final List<UnifiedJedis> clients = new ArrayList<>();
+    private final AtomicInteger threads = new AtomicInteger();
+    private final ThreadLocal<UnifiedJedis> own =
+        ThreadLocal.withInitial(() -> clients.get(threads.getAndIncrement() % clients.size()));
+
+    private final List<HostAndPort> members;
+    private final AtomicInteger connected = new AtomicInteger();
+    private final ThreadLocal<Jedis> connections = ThreadLocal.withInitial(this::connect);
+
+    /** `members` are addresses HOST:PORT with commas between. */
+    SteleClients(String system, String members) {
+        GenericObjectPoolConfig<Connection> pool = new GenericObjectPoolConfig<>();
+        pool.setMaxTotal(CONNECTIONS_MAX);
+        pool.setMaxIdle(CONNECTIONS_MAX);
+        this.members = Arrays.stream(members.split(",")).map(HostAndPort::from).toList();
+        Set<HostAndPort> all = Set.copyOf(this.members);
+        if (system.equals("stele-cluster")) {
+            clients.add(new JedisCluster(all, pool));
+        } else {
+            all.forEach(each -> clients.add(new JedisPooled(pool, each.getHost(), each.getPort())));
+        }
+    }
+
+    @Override byte[] get(String key) {
+        return own.get().get(key.getBytes(StandardCharsets.UTF_8));
+    }
+
+    @Override void set(String key, byte[] value) {
+        own.get().set(key.getBytes(StandardCharsets.UTF_8), value);
+    }
+
+    /** WATCH, GET, then MULTI, SET, EXEC, which answers null when one of the keys has changed meanwhile. */
+    @Override int transact(String kind, List<String> keys, byte[] value) {
+        byte[][] names = keys.stream().map(key -> key.getBytes(StandardCharsets.UTF_8)).toArray(byte[][]::new);
+        Jedis connection = connections.get();
+        for (int tried = 0; ; tried++) {
+            connection.watch(names);
+            connection.mget(names);
+            Transaction transaction = connection.multi();
+            for (byte[] name : names) {
+                transaction.set(name, value);
+            }
+            if (transaction.exec() != null) {
+                return tried;
+            }
+        }
+    }
+
+    private Jedis connect() {
+        HostAndPort member = members.get(connected.getAndIncrement() % members.size());
+        return new Jedis(member);
+    }
+
+    @Override boolean isQuiet(int members) {
+        throw new UnsupportedOperationException("ask a member");
+    }
+
+    @Override String[][] table() {
+        throw new UnsupportedOperationException("ask a member");
+    }
+}

@@ -1,0 +1,86 @@
+"""Writes the entries of a quarantined tablet to a file or to standard output, as JSON lines."""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from stele.cli.options import Where
+from stele.errors import BadInput, SteleError
+
+if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console
+
+STDOUT = Path("-")
+PROGRESS_SECONDS = 1.0
+"""Seconds between two lines of progress."""
+
+
+def dump_entries(where: Where, member: str, item: str, path: str, file: Path) -> None:
+    """Write the entries. A file appears once it is complete; raises BadInput when it cannot be written."""
+    if file == STDOUT:
+        where.ask(lambda console: _copy(console, member, item, path, sys.stdout.buffer))
+        return
+    if file.exists():
+        raise BadInput(f"{file} exists already: remove it, or name another file")
+    try:
+        with _Part(file) as part:
+            where.ask(lambda console: _copy(console, member, item, path, part))
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror}") from None
+
+
+class _Part:
+    """A temporary file beside `file`, which gets that name when all was written, and else is removed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> IO[bytes]:
+        number, self._name = tempfile.mkstemp(prefix=f"{self._file.name}.", dir=self._file.absolute().parent)
+        self._part: IO[bytes] = os.fdopen(number, "wb")
+        return self._part
+
+    def __exit__(self, wrong: object, *_: object) -> None:
+        try:
+            self._part.close()
+            if wrong is None:
+                Path(self._name).rename(self._file)
+        finally:
+            Path(self._name).unlink(missing_ok=True)
+
+
+async def _copy(console: "Console", member: str, item: str, path: str, sink: IO[bytes]) -> None:
+    """Copy lines from the member. Raises Unavailable when they end early: what was written is not all."""
+    expected = await _expected(console, member, item)
+    done, shown, last = 0, time.monotonic(), b"\n"
+    try:
+        async for chunk in console.stream_member(member, f"{path}/entries"):
+            sink.write(chunk)
+            done, last = done + chunk.count(b"\n"), chunk[-1:]
+            if time.monotonic() - shown > PROGRESS_SECONDS:
+                shown = time.monotonic()
+                _progress(f"{done} of about {expected} entries")
+        if last != b"\n":
+            raise SteleError(f"{member}: the last line is cut off", "INCOMPLETE")
+        sink.flush()
+    except SteleError as error:
+        raise type(error)(f"{error.text}; the dump is incomplete: run it again", error.code) from error
+    _progress(f"{done} entries of {item} of {member}", end="\n")
+
+
+async def _expected(console: "Console", member: str, item: str) -> int:
+    """Return how many entries the item has. Raises BadInput with the items that there are."""
+    answer = await console.ask_member("GET", member, "/v1/quarantine")
+    entries = {f"{each['partition']}/{each['generation']}": each["entries"] for each in answer["tablets"]}
+    if item not in entries:
+        there = ", ".join(entries) or "none"
+        raise BadInput(f"{item} is not in the quarantine of {member}; its tablets there are: {there}")
+    return int(entries[item])
+
+
+def _progress(text: str, end: str = "") -> None:
+    end = end or ("\r" if sys.stderr.isatty() else "\n")
+    print(text.ljust(60) if sys.stderr.isatty() else text, end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""`tx list` and `tx resolve`, with members that are played."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.adapters.kubernetes.console import Console
+from stele.errors import Unavailable
+from stele.wire.admin import TransactionFacts, TransactionList
+from tests.cli.conftest import Run
+from tests.cli.test_tablets import Shell, fake_api
+
+NAME = "uuid.3.42"
+
+
+def facts(partition: int, *, in_doubt: bool) -> TransactionFacts:
+    name = NAME if in_doubt else "uuid.3.43"
+    return TransactionFacts(name, partition, 9, (1, 2, 9), 2, "m0", 34.0, True, in_doubt)
+
+
+LISTED = {
+    "m0": (facts(5, in_doubt=False), facts(1, in_doubt=True)),
+    "m1": (facts(2, in_doubt=True),),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What members are asked to change; m2 does not answer."""
+    asked: list[tuple[Any, ...]] = []
+
+    async def members(self: Console, name: str | None = None) -> list[object]:
+        return [SimpleNamespace(metadata=SimpleNamespace(name=each)) for each in ("m0", "m1", "m2")]
+
+    async def ask(self: Console, method: str, member: str, path: str, **query: str) -> Any:
+        if member == "m2":
+            raise Unavailable("m2 is silent")
+        if method == "GET":
+            return msgspec.to_builtins(TransactionList(LISTED[member]))
+        asked.append((method, member, path, query))
+        return {"partitions": [1 if member == "m0" else 2]}
+
+    monkeypatch.setattr(Console, "members", members)
+    monkeypatch.setattr(Console, "ask_member", ask)
+    return asked
+
+
+@pytest.fixture
+async def ask(run: Run, tmp_path: Path) -> AsyncIterator[Shell]:
+    async with fake_api(tmp_path, {}) as path:
+        yield Shell(run, path)
+
+
+async def test_those_in_doubt_are_listed_first(ask: Shell, asked: list[Any]) -> None:
+    ran = await ask("tx", "list")
+    assert [line.split()[:2] for line in ran.out.splitlines()] == [
+        ["TRANSACTION", "PARTITION"],
+        [NAME, "1"],
+        [NAME, "2"],
+        ["uuid.3.43", "5"],
+    ]
+    assert "m2 is silent" in ran.err
+    listed = (await ask("tx", "list", "-o", "json")).json
+    assert [each["owner"] for each in listed["transactions"]] == ["m0", "m1", "m0"]
+
+
+async def test_all_owners_are_told_and_silent_members_are_named(ask: Shell, asked: list[Any]) -> None:
+    ran = await ask("tx", "resolve", NAME, "abort")
+    path = f"/v1/transactions/{NAME}/resolve"
+    assert asked == [("POST", member, path, {"verdict": "abort"}) for member in ("m0", "m1")]
+    assert ran.code == 3
+    assert "run it again with the same verdict" in ran.err
+
+
+async def test_other_verdicts_are_refused(ask: Shell, asked: list[Any]) -> None:
+    assert (await ask("tx", "resolve", NAME, "guess")).code == 2
+    assert asked == []

@@ -1,0 +1,236 @@
+"""Groups of partitions: added to a running cluster, balanced by themselves, found again after a loss."""
+
+from collections import Counter
+
+import pytest
+
+from stele.core.control.volumes import Recovery
+from stele.core.table.groups import DesiredGroup, PartitionGroup, PartitionGroups
+from stele.core.table.table import SHARD_PARTITIONS
+from stele.errors import Corrupt
+from stele.model.ownership import NameTaken
+from tests.master.checks import check_state
+from tests.master.fuse import Crash, Fuse
+from tests.master.harness import Harness, formed, of_the_format_before
+from tests.master.test_features import upgrade
+from tests.master.test_recover import UID, delete_cluster
+
+ONE = (DesiredGroup("sessions", 6, 3),)
+TWO = (*ONE, DesiredGroup("orders", 4, 1))
+
+
+def copies_of(harness: Harness, keyspace: str) -> list[int]:
+    table = harness.table()
+    [group] = [each for each in table.groups.groups if each.keyspace == keyspace]
+    return [len(row.members) for row in table.partitions[group.first : group.end]]
+
+
+def said(harness: Harness, reason: str) -> list[str]:
+    return [each.message for each in harness.world.events if each.reason == reason]
+
+
+async def test_groups_are_appended_and_assigned_with_their_own_replicas() -> None:
+    harness = await formed(members=4, partitions=12)
+    before = harness.table().partitions
+    await harness.apply(groups=ONE)
+    await harness.apply(groups=TWO)
+    table = harness.table()
+    assert table.partitions[:12] == before, "no other row changes"
+    assert table.groups == PartitionGroups(
+        2, (PartitionGroup("sessions", 12, 6, 3), PartitionGroup("orders", 18, 4, 1))
+    )
+    assert set(copies_of(harness, "sessions")) == {3}
+    assert set(copies_of(harness, "orders")) == {1}
+    assert said(harness, "GroupAssigned") == [
+        "6 partitions of sessions on 4 members",
+        "4 partitions of orders on 4 members",
+    ]
+    for volume in harness.world.volumes.values():
+        assert volume.groups == table.groups
+        assert volume.partitions == 22
+    check_state(harness)
+
+
+async def test_each_group_is_balanced_when_members_join_and_leave() -> None:
+    harness = await formed(members=3, partitions=12, groups=TWO)
+    for members in (5, 3):
+        await harness.apply(members=members)
+        check_state(harness)
+        table = harness.table()
+        for part in table.groups.parts(len(table.partitions), 2):
+            rows = table.partitions[part.first : part.end]
+            held = Counter(member for row in rows for member in row.members)
+            owned = Counter(row.owner for row in rows)
+            for counts in (held, owned):
+                assert max(counts.values()) - min(counts[each] for each in table.members) <= 1, part
+
+
+async def test_a_group_that_is_no_longer_desired_stays() -> None:
+    """Its data is there still; what becomes of it is decided elsewhere."""
+    harness = await formed(members=3, partitions=4, groups=ONE)
+    table = harness.table()
+    await harness.apply(groups=())
+    assert harness.table() == table
+
+
+async def test_a_group_that_does_not_fit_is_left_out_and_smaller_ones_are_not() -> None:
+    harness = await formed(
+        members=2, partitions=4, groups=(DesiredGroup("a", 65_533, 2), DesiredGroup("b", 3, 2))
+    )
+    assert [group.keyspace for group in harness.table().groups.groups] == ["b"]
+
+
+async def test_the_other_partitions_are_assigned_before_any_group_is_added() -> None:
+    """The master waits a while for all members of a new cluster."""
+    harness = Harness(members=3, partitions=4, groups=ONE)
+    await harness.tick()
+    harness.kill(2)
+    await harness.ticks(20)
+    assert not harness.table().groups.groups
+    await harness.ticks(20, 5.0)
+    assert all(row.version for row in harness.table().partitions)
+    assert harness.table().groups.groups
+
+
+async def test_a_group_waits_while_it_may_not_be_added() -> None:
+    harness = await formed(members=2, partitions=4)
+    await harness.apply(state="Frozen")
+    await harness.apply(groups=ONE)
+    assert not harness.table().groups.groups
+    await harness.apply(state="Active", paused=True)
+    assert not harness.table().groups.groups
+    await harness.apply(paused=False)
+    assert set(copies_of(harness, "sessions")) == {2}
+
+
+async def test_a_group_waits_for_members_of_this_format() -> None:
+    harness = await of_the_format_before(groups=ONE)
+    assert not harness.table().groups.groups
+    upgrade(harness, 0, 1, 2)
+    await harness.until_quiet()
+    assert set(copies_of(harness, "sessions")) == {3}
+
+
+async def test_what_a_group_lacks_is_under_replicated() -> None:
+    """Two members, where a group should have three copies; a third one joins."""
+    harness = await formed(members=2, partitions=4, groups=ONE)
+    assert set(copies_of(harness, "sessions")) == {2}
+    assert harness.state.table.lacking(2) == 6
+    assert harness.state.table.lacking(2, 2) == 0
+    await harness.apply(members=3)
+    assert harness.state.table.lacking(2) == 0
+
+
+async def test_a_foreign_object_in_place_of_a_shard_prevents_only_the_group() -> None:
+    harness = await formed(members=2, partitions=SHARD_PARTITIONS)
+    plain = harness.loop._store.write_shard
+
+    async def write_shard(number: int, rows: object) -> None:
+        if number:
+            raise NameTaken([f"ConfigMap demo-table-{number}"])
+        await plain(number, rows)  # type: ignore[arg-type]
+
+    harness.loop._store.write_shard = write_shard  # type: ignore[method-assign]
+    harness.change_spec(groups=ONE)
+    await harness.ticks(5)
+    assert not harness.table().groups.groups
+    harness.kill(1)
+    await harness.until(lambda: {len(row.members) for row in harness.table().partitions} == {1})
+    harness.loop._store.write_shard = plain  # type: ignore[method-assign]
+    await harness.until_quiet()
+    assert harness.table().groups.groups
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 6))
+async def test_a_table_that_grows_by_a_shard_is_whole_whenever_the_master_dies(at: int, after: bool) -> None:
+    harness = await formed(members=2, partitions=SHARD_PARTITIONS - 2)
+    await harness.loop.close()
+    harness.change_spec(groups=ONE)
+    harness.start_master(Fuse(at, after))
+    try:
+        await harness.until_quiet()
+    except Crash:
+        await harness.loop.close()
+        harness.start_master()
+        await harness.until_quiet()
+    assert set(harness.shared.objects) == {"head", "shard-0", "shard-1"}
+    assert set(copies_of(harness, "sessions")) == {2}
+    check_state(harness)
+
+
+async def test_an_extension_that_was_left_is_written_over() -> None:
+    """A master made the shard of a group, and died; another group comes."""
+    harness = await formed(members=2, partitions=SHARD_PARTITIONS)
+    await harness.loop.close()
+    harness.start_master(Fuse(4))
+    harness.change_spec(groups=(DesiredGroup("other", 9, 2),))
+    with pytest.raises(Crash):
+        await harness.until_quiet()
+    assert "shard-1" in harness.shared.objects
+    assert not harness.head().groups.groups
+    await harness.loop.close()
+    harness.start_master()
+    await harness.apply(groups=ONE)
+    assert set(copies_of(harness, "sessions")) == {2}
+    check_state(harness)
+
+
+async def test_members_bring_the_groups_after_an_older_table_was_restored() -> None:
+    harness = await formed(members=3, partitions=12)
+    older = harness.stored()
+    await harness.apply(groups=TWO)
+    table = harness.table()
+    await harness.restore(older)
+    harness.change_spec(groups=())
+    harness.start_master()
+    await harness.until_quiet()
+    assert harness.table().groups == table.groups
+    assert all(
+        now.version >= before.version
+        for now, before in zip(harness.table().partitions, table.partitions, strict=True)
+    )
+    check_state(harness)
+
+
+async def test_groups_that_contradict_each_other_are_corrupt() -> None:
+    harness = await formed(members=3, partitions=12)
+    older = harness.stored()
+    await harness.apply(groups=ONE)
+    await harness.restore(older)
+    harness.world.volumes[1].groups = PartitionGroups(1, (PartitionGroup("else", 12, 6, 3),))
+    harness.start_master()
+    with pytest.raises(Corrupt, match="different groups"):
+        await harness.ticks(10)
+
+
+async def test_a_deleted_cluster_is_recovered_with_its_groups() -> None:
+    harness = await formed(members=3, partitions=12, groups=TWO)
+    table = harness.table()
+    await harness.loop.close()
+    delete_cluster(harness)
+    harness.change_spec(recovery=Recovery("demo", UID), groups=())
+    harness.start_master()
+    await harness.until_quiet()
+    assert harness.table().groups == table.groups
+    assert [row.replicas for row in harness.table().partitions] == [row.replicas for row in table.partitions]
+    check_state(harness)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_recovery_with_groups_is_complete_whenever_it_is_interrupted(after: bool) -> None:
+    for at in range(1, 12):
+        harness = await formed(members=2, partitions=4, groups=ONE)
+        rows = [row.replicas for row in harness.table().partitions]
+        await harness.loop.close()
+        delete_cluster(harness)
+        harness.change_spec(recovery=Recovery("demo", UID), groups=())
+        harness.start_master(Fuse(at, after))
+        try:
+            await harness.until_quiet()
+        except Crash:
+            await harness.loop.close()
+            harness.start_master()
+            await harness.until_quiet()
+        assert [row.replicas for row in harness.table().partitions] == rows, at
+        check_state(harness)
