@@ -8,6 +8,7 @@ import pytest
 
 from stele.core.control import commands as m
 from stele.core.kv.dedup import ONCE
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Partition
 from stele.core.tablet.log import Log, over_limit
 from stele.core.tablet.owner import LearnerState
@@ -17,6 +18,7 @@ from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.links import Link
 from stele.member.replication.request import Request
+from stele.member.replication.routes import Routes
 from stele.member.replication.write_rate import WriteRate
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
@@ -243,6 +245,7 @@ class Stub:
     me = 0
     rows = (Partition(1, (0, 1)),)
     keyspaces = Keyspaces()
+    routes = Routes(NO_GROUPS, 1)
     read = available_since = None
     clearing = 0
     locks = None
