@@ -17,6 +17,7 @@ from stele.errors import Conflict, Corrupt
 from stele.master import keyspaces
 from stele.master.cache import Cache
 from stele.master.keyspaces import KeyspaceObjects
+from stele.model import Keyspace, Unreadable
 from stele.model.conditions import find_condition
 from stele.model.ownership import NameTaken
 from tests.fakes.objects import body
@@ -451,6 +452,37 @@ async def test_an_object_that_cannot_be_read_keeps_what_is_in_force(scene: Scene
     assert stalled is not None
     assert (stalled.status, stalled.reason) == ("True", "InvalidResource")
     assert "spec.ttl is 'soon'" in stalled.message
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Keyspace can be read: they are those of a later version, after a rollback of the operator."""
+    why = Unreadable("Keyspace", "", "", ())
+    monkeypatch.setattr(Keyspace, "read", lambda stored: why)
+
+
+async def test_an_object_that_cannot_be_read_can_be_deleted(
+    scene: Scene, request: pytest.FixtureRequest
+) -> None:
+    await dropped(scene)
+    request.getfixturevalue("unreadable")
+    await scene.round()
+    for index in (0, 1):
+        scene.report(index, 3, cleared=3)
+    await scene.round()
+    for index in (0, 1):
+        scene.report(index, 4, cleared=3)
+    await scene.round()
+    assert not await scene.look("sessions")
+
+
+async def test_without_its_cluster_a_deleted_one_that_cannot_be_read_goes(
+    scene: Scene, request: pytest.FixtureRequest
+) -> None:
+    await dropped(scene)
+    request.getfixturevalue("unreadable")
+    await keyspaces.report_without_cluster(scene.api, scene.cache, NOON)
+    assert not await scene.look("sessions")
 
 
 def test_a_cluster_has_a_limited_number_of_keyspaces() -> None:

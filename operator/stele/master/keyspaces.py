@@ -103,14 +103,16 @@ class KeyspaceObjects:
         """Return what the objects declare; one that cannot be read keeps what is in force."""
         declared = Declared()
         for stored, model in self._models():
+            if _is_deleted(stored):
+                continue
             if isinstance(model, Unreadable):
                 self._keep(declared, stored)
-            elif model.metadata.deletion_timestamp is None:
+            else:
                 declared.add(model)
         return declared
 
     def _keep(self, declared: Declared, stored: Object) -> None:
-        name = str(stored["spec"].get("name") or stored["metadata"]["name"])
+        name = _keyspace_of(stored)
         if name in self.catalog.keyspaces and name not in declared.by:
             declared.settings[name] = self.catalog.keyspaces[name]
             declared.by[name] = stored["metadata"]["name"]
@@ -162,29 +164,24 @@ class KeyspaceObjects:
     async def _keep_finalizers(self) -> None:
         """Give each object the finalizer as long as its entries are to be dropped with it."""
         for stored, model in self._models():
-            if isinstance(model, Unreadable) or model.metadata.deletion_timestamp is not None:
+            if isinstance(model, Unreadable) or _is_deleted(stored):
                 continue
             await self._finalizer(stored, wanted=model.spec.on_delete is OnDelete.DROP)
 
     async def _drop(self, state: State, reachable: Collection[MemberIndex]) -> None:
-        leaving = [
-            (stored, model)
-            for stored, model in self._models()
-            if isinstance(model, Keyspace)
-            and model.metadata.deletion_timestamp is not None
-            and FINALIZER in model.metadata.finalizers
-        ]
+        # An object that this build cannot read is deleted, too: by the two fields that matter for that.
+        leaving = [each for each in self.objects() if _is_deleted(each) and _has_finalizer(each)]
         # What another object declares, or no member can have cleared, is kept.
-        names = {model.keyspace for _, model in leaving if self._drops(model)}
+        names = {_keyspace_of(each) for each in leaving if self._drops(each)}
         clearing = names if state.operations.change.features >= CLEARS else set[str]()
         gone = await self.dropped.advance(clearing, self.catalog.version, _reported(state), reachable)
-        for stored, model in leaving:
-            if model.keyspace not in names or gone:
+        for stored in leaving:
+            if _keyspace_of(stored) not in names or gone:
                 await self._finalizer(stored, wanted=False)
 
-    def _drops(self, model: Keyspace) -> bool:
-        keyspace = model.keyspace
-        wanted = model.spec.on_delete is OnDelete.DROP and name_fault(keyspace) is None
+    def _drops(self, stored: Object) -> bool:
+        keyspace = _keyspace_of(stored)
+        wanted = stored["spec"].get("onDelete") == OnDelete.DROP and name_fault(keyspace) is None
         return wanted and keyspace not in self.catalog.keyspaces
 
     async def _finalizer(self, stored: Object, *, wanted: bool) -> None:
@@ -206,7 +203,7 @@ class KeyspaceObjects:
         for stored, model in self._models():
             if isinstance(model, Unreadable):
                 found.append((stored, _invalid(stored, model, clock)))
-            elif model.metadata.deletion_timestamp is None:
+            elif not _is_deleted(stored):
                 found.append((stored, self._status(model, declared, state, clock)))
             else:
                 verdict: Verdict = Progress.UNDER_WAY, Reason.DROPPING, "its entries are being deleted"
@@ -260,6 +257,18 @@ class KeyspaceObjects:
 def _age(stored: Object) -> tuple[str, str]:
     meta = stored["metadata"]
     return str(meta.get("creationTimestamp", "")), meta["name"]
+
+
+def _keyspace_of(stored: Object) -> str:
+    return str(stored["spec"].get("name") or stored["metadata"]["name"])
+
+
+def _is_deleted(stored: Object) -> bool:
+    return bool(stored["metadata"].get("deletionTimestamp"))
+
+
+def _has_finalizer(stored: Object) -> bool:
+    return FINALIZER in (stored["metadata"].get("finalizers") or ())
 
 
 def of_cluster(cache: Cache, namespace: str, cluster: str) -> list[Object]:
@@ -321,11 +330,13 @@ async def report_without_cluster(api: Api, cache: Cache, clock: datetime) -> Non
     """Report Keyspaces of a cluster that does not exist; nothing is left to drop with a deleted one."""
     clusters = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in cache.all(CLUSTERS)}
     for stored in list(cache.all(KEYSPACES)):
-        model = Keyspace.read(stored)
-        if isinstance(model, Unreadable) or (model.metadata.namespace, model.spec.cluster) in clusters:
+        if (stored["metadata"]["namespace"], stored["spec"].get("cluster")) in clusters:
             continue
-        if model.metadata.deletion_timestamp is not None:
+        if _is_deleted(stored):
             await set_finalizer(api, cache, stored, wanted=False)
+            continue
+        model = Keyspace.read(stored)
+        if isinstance(model, Unreadable):
             continue
         text = f"no TabletCluster here is named {model.spec.cluster}; create it, or delete this Keyspace"
         verdict: Verdict = Progress.STALLED, Reason.CLUSTER_NOT_FOUND, text
