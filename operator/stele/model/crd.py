@@ -128,6 +128,8 @@ DEFINITIONS = (
         (
             Column("Cluster", ".spec.cluster"),
             Column("Keyspace", ".status.keyspace"),
+            Column("Mode", ".spec.mode"),
+            Column("Replication", ".spec.replication"),
             Column("Entries", ".status.entries", "integer"),
             Column("Bytes", ".status.bytes", "integer"),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),

@@ -13,7 +13,7 @@ from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyslot import partition_of
-from stele.core.kv.keyspaces import Catalog, Settings, Undeclared
+from stele.core.kv.keyspaces import Catalog, Mode, Settings, Undeclared
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 from tests.member.harness.cluster import HASTY, Client, cluster, eventually, key_in
 
@@ -398,6 +398,16 @@ async def test_a_keyspace_that_clients_may_not_use_takes_no_load(tmp_path):
         assert await asyncio.to_thread(dump, members) == {}
         await asyncio.to_thread(load, members, "declared", rows(100), keyspace="sessions")
         assert await asyncio.to_thread(dump, members, "sessions") == rows(100)
+
+
+async def test_a_keyspace_whose_members_keep_what_their_clients_put_there_takes_no_load(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        local = Settings(mode=Mode.INVALIDATION, local_cache_bytes=1 << 20)
+        await made.declare({"pages": local})
+        with pytest.raises(Refused, match="keyspace pages has mode Invalidation and takes no bulk loads: "):
+            await asyncio.to_thread(load, members, "load-1", rows(100), keyspace="pages")
+        assert await asyncio.to_thread(dump, members, "pages") == {}
+        assert await counted(made) == 0
 
 
 async def test_what_is_left_of_a_load_that_was_given_up_goes(tmp_path):

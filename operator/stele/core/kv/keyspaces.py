@@ -142,6 +142,12 @@ def undeclared_failure(keyspace: bytes) -> Failure:
     return Failure("UNDECLARED", f"{text} (keyspaces.undeclared of the TabletCluster is {Undeclared.REFUSE})")
 
 
+def load_failure(keyspace: bytes) -> Failure:
+    """Return the answer to a bulk load into a keyspace with mode Invalidation."""
+    text = f"keyspace {keyspace.decode()} has mode {Mode.INVALIDATION} and takes no bulk loads"
+    return Failure("WRONG_MODE", f"{text}: each member keeps only what its clients put there; write with SET")
+
+
 def name_fault(name: str) -> str | None:
     """Return what is wrong with the name of a keyspace, None when clients can select it."""
     if not _NAME.fullmatch(name):

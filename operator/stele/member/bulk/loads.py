@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stele.core.control.commands import OpId
-from stele.core.kv.keyspaces import undeclared_failure
+from stele.core.kv.keyspaces import load_failure, undeclared_failure
 from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
 from stele.member.background import Background
@@ -182,6 +182,8 @@ class BulkLoads:
         refusal = known.full.get(keyspace)
         if known.only and keyspace not in known.only:
             refusal = undeclared_failure(keyspace)
+        if keyspace in known.local:
+            refusal = load_failure(keyspace)
         if refusal is not None:
             raise Refused(refusal.text, refusal.code)
 
