@@ -39,7 +39,7 @@ PARTITIONS = 4
 ME, OTHER, THIRD = 0, 1, 2
 ROWS = tuple(m.Row(p, 1, (ME,) if p < 2 else (OTHER, THIRD)) for p in range(PARTITIONS))
 """Two are this member's own and empty, two are others'."""
-DEADLINE_SECONDS = 2.0
+DEADLINE_SECONDS = 20.0
 
 
 @dataclass
