@@ -1,4 +1,4 @@
-"""What the client of the API server leaves behind when it is closed."""
+"""The client of the API server: what it leaves behind when it is closed, and what it repeats."""
 
 import asyncio
 import gc
@@ -11,8 +11,14 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from stele.adapters.kubernetes import api as kubernetes
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import Login
+from stele.errors import Unavailable
 
 
 def anonymous(side: int) -> ssl.SSLContext:
@@ -68,3 +74,39 @@ def test_a_request_that_was_given_up_leaves_no_connection_behind_a_closed_client
             gc.collect()
     assert asked.is_set()
     assert [str(each.message) for each in left] == []
+
+
+async def found_after(throttled: int, asked: list[str]) -> dict[str, str]:
+    """Return an object of a server that answers so many requests with 429 first."""
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.method)
+        if len(asked) <= throttled:
+            text = "storage is (re)initializing"
+            return web.json_response({"reason": "TooManyRequests", "message": text}, status=429)
+        return web.json_response({"kind": "ConfigMap"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(app) as server:
+        login = SimpleNamespace(
+            server=str(server.make_url("/")), token=lambda: None, ssl_context=lambda: False
+        )
+        async with Api(cast(Login, login)) as api:
+            return await api.create(CONFIG_MAPS, "default", {"metadata": {"name": "one"}})
+
+
+async def test_what_was_not_processed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kubectl` does: API servers answer so when they are busy, and after a change of a definition."""
+    monkeypatch.setattr(kubernetes, "THROTTLED_PAUSE_SECONDS", 0.0)
+    asked: list[str] = []
+    assert await found_after(kubernetes.THROTTLED_REPEATS_MAX, asked) == {"kind": "ConfigMap"}
+    assert asked == ["POST"] * (kubernetes.THROTTLED_REPEATS_MAX + 1)
+
+
+async def test_a_server_that_stays_busy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "THROTTLED_PAUSE_SECONDS", 0.0)
+    asked: list[str] = []
+    with pytest.raises(Unavailable, match=r"configmaps: 429 storage is \(re\)initializing"):
+        await found_after(100, asked)
+    assert len(asked) == kubernetes.THROTTLED_REPEATS_MAX + 1

@@ -3,6 +3,7 @@
 docs/decisions/0020-kubernetes-client.md explains why it is not the generated one.
 """
 
+import asyncio
 import copy
 import json
 import ssl
@@ -21,6 +22,14 @@ SILENCE_SECONDS = 300.0
 """Longest pause in a pod's response through the API server."""
 REQUEST_SECONDS = 10.0
 """Timeout of one request; a write that times out may have been applied."""
+
+THROTTLED = 429
+"""Status code of a request that was not processed: the server has too much to do, or reads a kind's objects
+anew after a change of its definition."""
+THROTTLED_PAUSE_SECONDS = 1.0
+"""Pause before such a request is repeated; API servers ask for as much."""
+THROTTLED_REPEATS_MAX = 5
+"""How often such a request is repeated."""
 
 CLEANUP_CLOSED = sys.version_info < (3, 12, 7)
 """Whether closing ends the connections of abandoned requests; newer Pythons reject the option."""
@@ -250,6 +259,11 @@ class Api:
         content: str = "application/json",
     ) -> Object:
         status, text = await self._exchange(method, path, body, query, content)
+        for _ in range(THROTTLED_REPEATS_MAX):
+            if status != THROTTLED:
+                break
+            await asyncio.sleep(THROTTLED_PAUSE_SECONDS)
+            status, text = await self._exchange(method, path, body, query, content)
         if status < 300:
             parsed: Object = json.loads(text)
             return parsed
@@ -306,7 +320,7 @@ def error_of(method: str, path: str, status: int, text: str) -> SteleError:
         return BadInput(message)
     if status in (401, 403):
         return Refused(message, "FORBIDDEN")
-    if status == 429 or method == "GET":
+    if status == THROTTLED or method == "GET":
         return Unavailable(message)
     return Uncertain(message)
 
