@@ -16,6 +16,7 @@ from stele.core.kv.notifications import (
     messages,
 )
 from stele.core.kv.transaction import evaluate_all
+from stele.core.kv.two_phase import TxId
 from tests.member.harness.reference import redis_server
 
 NOW_MS = 1_000_000
@@ -113,6 +114,22 @@ def test_transactions_with_long_keys_are_set_and_del():
     named.forget(1)
     named.add_transaction(1, 0, [(b"k", ("append",))] * 70_000)
     assert named.of(1, 0, [(b"default", b"k", True)]) == [(b"default", b"k", "del")]
+    assert named._count == 0
+
+
+def test_a_part_of_a_transaction_has_its_events_when_it_is_applied():
+    named, changed = OperationEvents(), [(b"default", b"k", False), (b"@@intents", b"t", True)]
+    one, other, third = (TxId("member", 1, number) for number in range(3))
+    for each in (one, other, third):
+        named.prepare(1, each, [(b"k", ("incrby",))])
+    named.end(1, other, None)
+    named.end(1, one, 5)
+    named.end(1, one, 6)
+    assert named.of(1, 5, changed) == [(b"default", b"k", "incrby")]
+    assert named.of(1, 6, changed)[0] == (b"default", b"k", "set")
+    named.forget(1, 5)
+    assert named._count == 1, "the third is not over"
+    named.forget(1)
     assert named._count == 0
 
 

@@ -8,6 +8,7 @@ notifications").
 from collections.abc import Iterable, Sequence
 
 from stele.core.kv.commands import Delete, Op
+from stele.core.kv.two_phase import TxId
 
 GAP_CHANNEL = b"__stele__:gap"
 """Says of which partition events may be missing."""
@@ -124,12 +125,14 @@ class OperationEvents:
     def __init__(self) -> None:
         self.active = False
         self._events: dict[int, dict[int, Events | list[KeyEvents]]] = {}
+        self._prepared: dict[int, dict[TxId, list[KeyEvents]]] = {}
         self._count = 0
 
     def activate(self, active: bool) -> None:
         self.active = active
         if not active:
             self._events.clear()
+            self._prepared.clear()
             self._count = 0
 
     def add(self, partition: int, index: int, events: Events) -> None:
@@ -140,10 +143,27 @@ class OperationEvents:
 
     def add_transaction(self, partition: int, index: int, events: list[KeyEvents]) -> None:
         """Remember the events of an operation that several commands made, in their order."""
-        few = sum(len(key) for key, _ in events) <= NAMED_KEYS_BYTES_MAX
-        if few and self._count + _weight(events) <= NAMED_OPERATIONS_MAX:
+        if self._has_room(events):
             self._events.setdefault(partition, {})[index] = events
             self._count += _weight(events)
+
+    def prepare(self, partition: int, transaction: TxId, events: list[KeyEvents]) -> None:
+        """Remember the events of a part of a transaction until it ends."""
+        if self._has_room(events):
+            self._prepared.setdefault(partition, {})[transaction] = events
+            self._count += _weight(events)
+
+    def end(self, partition: int, transaction: TxId, index: int | None) -> None:
+        """Have the events of a part be those of the operation that applies it; None: it is aborted."""
+        events = self._prepared.get(partition, {}).pop(transaction, None)
+        if events is not None:
+            self._count -= _weight(events)
+            if index is not None:
+                self.add_transaction(partition, index, events)
+
+    def _has_room(self, events: list[KeyEvents]) -> bool:
+        few = sum(len(key) for key, _ in events) <= NAMED_KEYS_BYTES_MAX
+        return few and self._count + _weight(events) <= NAMED_OPERATIONS_MAX
 
     def of(
         self, partition: int, index: int, changed: Iterable[tuple[bytes, bytes, bool]]
@@ -160,7 +180,9 @@ class OperationEvents:
         ]
 
     def forget(self, partition: int, up_to: int | None = None) -> None:
-        """Forget the operations of a partition up to an index, or all."""
+        """Forget the operations of a partition up to an index; or all, and what is prepared there."""
+        if up_to is None:
+            self._count -= sum(map(_weight, self._prepared.pop(partition, {}).values()))
         known = self._events.get(partition)
         if known:
             for index in [index for index in known if up_to is None or index <= up_to]:

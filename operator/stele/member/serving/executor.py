@@ -292,7 +292,8 @@ class CommandExecutor:
         assert owner is not None
         keyspace, refusal = request.keyspace, self.refusal_at(owner)
         full, ttl_ms = self._keyspaces.full.get(keyspace), self._ttl_ms(keyspace)
-        attempt = Attempt(keyspace, args, now_ms, refusal, full, ttl_ms)
+        noted: list[KeyEvents] | None = [] if self.operation_events.active else None
+        attempt = Attempt(keyspace, args, now_ms, refusal, full, ttl_ms, noted)
         made = participant.serve(self._engine, replica, attempt, read)
         self.turn_budget.spend(made.entries, 0)
         request.takes(made.bytes)
@@ -302,7 +303,10 @@ class CommandExecutor:
             return
         request.work_bytes += sum(len(each.value or b"") for each in made.changes)
         records.append(batch_record(owner.term, made.changes))
-        _look_ahead(replica, made.changes, replica.tablet.log.last[1] + len(records))
+        index = replica.tablet.log.last[1] + len(records)
+        _look_ahead(replica, made.changes, index)
+        if noted is not None:
+            participant.name_events(self.operation_events, replica.partition, index, made, noted)
         participant.effect(replica, made.writes, self._now())
         self._invalidations.changing(replica.partition, [user_tail(*each) for each in made.changing])
 

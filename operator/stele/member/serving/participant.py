@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stele.core.kv import two_phase
 from stele.core.kv.commands import REPLY_BYTES_MAX, Failure, Reply, Stored
 from stele.core.kv.dedup import ONCE
+from stele.core.kv.notifications import KeyEvents, OperationEvents
 from stele.core.kv.transaction import EXEC, too_long
 from stele.core.kv.two_phase import (
     INTENTS_MAX,
@@ -80,7 +81,7 @@ NO_ROOM = Failure(
 
 class Served(NamedTuple):
     """The answer to a message; the changes to log as one operation first, with intents among them; the keys
-    that are about to change; the work done.
+    that are about to change; the work done. It `applies` commands when users' entries are among the changes.
     """
 
     reply: Reply
@@ -89,6 +90,7 @@ class Served(NamedTuple):
     changing: tuple[UserKey, ...] = ()
     entries: int = 1
     bytes: int = 0
+    applies: bool = False
 
 
 class _Ledger:
@@ -200,7 +202,7 @@ def _served(step: Step) -> Served:
     changes += [_change(write) for write in step.writes]
     intents = [write.value for write in step.writes if isinstance(write.value, Intent)]
     changing = tuple((keyspace, key) for each in intents for keyspace, key, *_ in each.changes)
-    return Served(answer(step.status, step.reply), changes, step.writes, changing)
+    return Served(answer(step.status, step.reply), changes, step.writes, changing, applies=bool(step.changes))
 
 
 def _change(write: Write) -> Change:
@@ -281,6 +283,23 @@ def effect(replica: Replica, writes: Sequence[Write], now: float) -> None:
                 replica.lock_keys(write.id, write.value, now)
             else:
                 replica.unlock_keys(write.id)
+
+
+def name_events(
+    events: OperationEvents, partition: int, index: int, made: Served, noted: list[KeyEvents]
+) -> None:
+    """Have the events of commands published with the operation that applies them.
+
+    `index` is that of what is logged now, `noted` are the events of the commands that ran for it.
+    """
+    intents = [write for write in made.writes if write.of is Intent]
+    for write in intents:
+        if write.value is None:
+            events.end(partition, write.id, index if made.applies else None)
+        else:
+            events.prepare(partition, write.id, noted)
+    if noted and made.applies and not intents:
+        events.add_transaction(partition, index, noted)
 
 
 def unlocked_commands(locks: Locks, keyspace: bytes, commands: Sequence[Sequence[bytes]]) -> int:
