@@ -147,6 +147,7 @@ class Cluster:
         self.without_copy: tuple[int, ...] | None = None
         self.features = FIRST
         self.catalog: Catalog | None = None
+        self.over_quota: tuple[str, ...] | None = None
         self.groups = NO_GROUPS
         self.source: Path | None = None
         self.orders: dict[int, m.Command] = {}
@@ -214,6 +215,7 @@ class Cluster:
             settings=self.settings,
             without_copy=self.without_copy,
             catalog=self.catalog,
+            over_quota=self.over_quota,
             groups=self.groups if self.groups.version else None,
             groups_version=self.groups.version,
         )
