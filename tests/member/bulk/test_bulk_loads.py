@@ -13,8 +13,9 @@ from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyslot import partition_of
-from stele.core.kv.keyspaces import Catalog, Mode, Settings, Undeclared
+from stele.core.kv.keyspaces import Catalog, Mode, Quota, Settings, Undeclared
 from stele.errors import BadInput, Conflict, Refused, Unavailable
+from tests.member.events.test_notifications import Subscriber
 from tests.member.harness.cluster import HASTY, Client, cluster, eventually, key_in
 
 PARTITIONS = 8
@@ -398,6 +399,31 @@ async def test_a_keyspace_that_clients_may_not_use_takes_no_load(tmp_path):
         assert await asyncio.to_thread(dump, members) == {}
         await asyncio.to_thread(load, members, "declared", rows(100), keyspace="sessions")
         assert await asyncio.to_thread(dump, members, "sessions") == rows(100)
+
+
+async def test_a_load_is_a_gap_in_the_events_of_its_partitions(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        made.catalog, made.features = Catalog(1, {"default": Settings(notify="KEA")}), KEYSPACES
+        await made.publish()
+        listener = await Subscriber(made, 0).start()
+        try:
+            await Client(made).set(0, b"first", b"v")
+            await listener.until(lambda: listener.of(b"first") == [b"set"])
+            await asyncio.to_thread(load, members, "load-1", rows(500))
+            await listener.until(lambda: listener.gaps == set(range(PARTITIONS)))
+            assert {data for channel, data in listener.heard if channel.endswith(b":set")} == {b"first"}
+        finally:
+            await listener.close()
+
+
+async def test_a_keyspace_at_its_quota_takes_no_load(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        made.catalog, made.features = Catalog(1, {"small": Settings(quota=Quota(1))}), KEYSPACES
+        made.over_quota = ("small",)
+        await made.publish()
+        with pytest.raises(Refused, match="keyspace small has reached its quota of 1 entries"):
+            await asyncio.to_thread(load, members, "load-1", rows(100), keyspace="small")
+        assert await counted(made) == 0
 
 
 async def test_a_keyspace_whose_members_keep_what_their_clients_put_there_takes_no_load(tmp_path):

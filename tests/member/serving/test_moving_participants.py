@@ -25,6 +25,7 @@ from stele.member.serving import participant
 from stele.member.serving.forwarded import ForwardedRequests
 from stele.member.serving.router import RequestRouter
 from stele.ports.transactions import PartitionPart
+from stele.wire.copy.bulk import LoadOrder
 from stele.wire.transaction import Transaction
 from stele.wire.two_phase import (
     ASK,
@@ -535,6 +536,17 @@ def test_clearing_waits_for_locks_of_its_keyspace(quiet: Pair) -> None:
     quiet.run(0.5)
     assert cleared()
     assert values(quiet) == [None, b"2"]
+
+
+def test_a_load_is_refused_while_keys_of_its_keyspace_are_locked(quiet: Pair) -> None:
+    """Its rows would be under the changes that were promised."""
+    assert answer(quiet, prepare(quiet)) == [Status.PREPARED, [2]]
+    owner = quiet.members[0]
+    for keyspace, code in ((KEYSPACE, "BUSY"), (b"other", "NOT_STAGED")):
+        order = LoadOrder(quiet.row.version, (0, 1, 2), keyspace.decode(), 1, 1, 0)
+        with pytest.raises(Refused) as refused:
+            owner.do(lambda order=order: owner.node.loads.apply("load-1", MOVED, order))  # type: ignore[misc]
+        assert refused.value.code == code
 
 
 def test_a_decision_that_was_refused_stays_refused(quiet: Pair) -> None:

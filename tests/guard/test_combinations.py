@@ -1,0 +1,59 @@
+"""The page of features and events: no pair is left out, and what it names exists."""
+
+import re
+from collections.abc import Iterator
+
+from tests.guard.pages import ROOT
+from tests.simulation.families.registry import FAMILIES
+
+PAGE = ROOT / "docs/internals/combinations.md"
+EVENTS = {
+    "move", "swap", "promotion", "restart", "rolling update", "change of state", "reads from backups",
+    "near caches", "key events", "bulk loads", "transactions across partitions",
+}  # fmt: skip
+OWN = {
+    "Quota": set[str](),
+    "Default expiry (`ttl`)": set[str](),
+    "Events of keys (`notify`)": {"key events"},
+    "Near caches (`nearCache`, `CLIENT TRACKING`)": {"near caches"},
+    "Reads from backups (`reads: Available`, `READONLY`)": {"reads from backups"},
+    "Asynchronous replication (`replication: Async`)": set[str](),
+    "Invalidation (`mode: Invalidation`)": set[str](),
+    "Transactions across partitions": {"transactions across partitions"},
+}
+"""The features, each with the event that it is itself."""
+
+
+def _tables(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each feature with its cells, by event."""
+    for section in text.split("\n## ")[1:]:
+        feature, _, body = section.partition("\n")
+        rows = re.findall(r"^\| (.+?) \|(.*)\|$", body, re.M)[2:]
+        yield feature, {event: cell.strip() for events, cell in rows for event in events.split(", ")}
+
+
+def _faults(text: str) -> Iterator[str]:
+    tables = dict(_tables(text))
+    yield from (f"no section: {feature}" for feature in OWN.keys() ^ tables.keys())
+    for feature, cells in tables.items():
+        missing = (EVENTS - OWN.get(feature, set())) ^ cells.keys()
+        yield from (f"{feature}: {event}" for event in sorted(missing))
+        yield from (f"{feature}: {event} is empty" for event, cell in cells.items() if len(cell) < 10)
+    for path, test in re.findall(r"`([\w/]+\.py)::(test_\w+)`", text):
+        file = ROOT / "tests" / path
+        if not file.exists() or not re.search(rf"^(?:async )?def {test}\(", file.read_text(), re.M):
+            yield f"no test: {path}::{test}"
+    for names in re.findall(r"simulation (`[\w ]+`(?: and `[\w ]+`)*)", text):
+        yield from (f"no family: {name}" for name in re.findall("`(.+?)`", names) if name not in FAMILIES)
+
+
+def test_each_pair_names_what_holds_it() -> None:
+    assert list(_faults(PAGE.read_text())) == []
+
+
+def test_a_missing_pair_and_a_wrong_name_are_found() -> None:
+    text = PAGE.read_text()
+    assert list(_faults(re.sub(r"\| change of state \|.*\n", "", text, count=1)))
+    assert list(_faults(text.replace("test_moves_lose_nothing", "test_moves_lose_something", 1)))
+    assert list(_faults(text.replace("simulation `async`", "simulation `asink`", 1)))
+    assert list(_faults(re.sub(r"(\| bulk loads \|).*(\|)", r"\1 \2", text, count=1)))
