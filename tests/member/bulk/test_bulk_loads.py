@@ -13,7 +13,7 @@ from stele.client.bulk import Loader, export, export_groups
 from stele.client.members import Members
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyslot import partition_of
-from stele.core.kv.keyspaces import Catalog, Mode, Quota, Settings, Undeclared
+from stele.core.kv.keyspaces import Catalog, Mode, NearCache, Quota, Reads, Replication, Settings, Undeclared
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 from tests.member.events.test_notifications import Subscriber
 from tests.member.harness.cluster import HASTY, Client, cluster, eventually, key_in
@@ -434,6 +434,22 @@ async def test_a_keyspace_whose_members_keep_what_their_clients_put_there_takes_
             await asyncio.to_thread(load, members, "load-1", rows(100), keyspace="pages")
         assert await asyncio.to_thread(dump, members, "pages") == {}
         assert await counted(made) == 0
+
+
+async def test_a_load_into_a_keyspace_with_settings(tmp_path):
+    """Its rows have the expiries that they came with, and caches drop what it replaced."""
+    near, wanted = NearCache(1 << 20, 3600), rows(100)
+    settings = Settings(60, near_cache=near, reads=Reads.AVAILABLE, replication=Replication.ASYNC)
+    async with loading(tmp_path) as (made, members):
+        await made.declare({"default": settings})
+        client, keys = Client(made), list(wanted)[:10]
+        for index in made.members:
+            assert [await client.call(index, b"GET", key) for key in keys] == [None] * 10
+        await asyncio.to_thread(load, members, "load-1", wanted)
+        for index in made.members:
+            for key in keys:
+                await eventually(lambda i=index, k=key: client.call(i, b"GET", k), wanted[key].__eq__)
+                assert await client.call(index, b"TTL", key) == -1
 
 
 async def test_what_is_left_of_a_load_that_was_given_up_goes(tmp_path):
