@@ -489,7 +489,7 @@ def test_the_longest_name_is_allowed(control_plane: ControlPlane, namespace: str
         ("stc", "NAME DESIRED READY UPDATED PARTITIONS SAFE UNDER-REPLICATED MIGRATING PHASE AGE"),
         ("stm", "NAME CLUSTER STATE OWNED BACKUPS BYTES FREE DRAIN SAFE-TO-EVICT RESTARTS AGE"),
         ("str", "NAME CLUSTER PHASE DONE TOTAL BYTES MB/S ETA ENGINE AGE"),
-        ("ks", "NAME CLUSTER KEYSPACE ENTRIES BYTES READY AGE"),
+        ("ks", "NAME CLUSTER KEYSPACE MODE REPLICATION ENTRIES BYTES READY AGE"),
     ],
 )
 def test_kubectl_get_shows_the_columns(

@@ -80,7 +80,8 @@ async def test_a_manifest_can_be_applied_again_and_again(
         assert after["spec"] == before["spec"]
         assert after["status"] == before["status"], "nobody wrote, so there is nothing to tell"
         columns = (await scene.kubectl("get", "ks", "--no-headers")).split()
-        assert columns[:6] == ["sessions", "demo", "sessions", "0", "0", "True"]
+        assert columns[:5] == ["sessions", "demo", "sessions", "Distributed", "Sync"]
+        assert columns[5:8] == ["0", "0", "True"]
 
 
 async def error_of(client: redis.asyncio.Redis, *command: str) -> str:
