@@ -49,10 +49,8 @@ docs: setup ## Build the site of docs/ into site/; a broken link or anchor fails
 test: setup lint docs ## Every test: unit, golden, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
-	$(FAST_TESTS) $(PYTEST_ARGS)
-	$(TESTS) -n 3 --dist worksteal -m control_plane $(PYTEST_ARGS)
 	$(PY) -m e2e.cluster up
-	$(TESTS) -m cluster $(PYTEST_ARGS)
+	$(TESTS) --all $(PYTEST_ARGS)
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
 	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)" $(if $(WITHOUT),--without "$(WITHOUT)") $(if $(UNTIL),--until "$(UNTIL)")

@@ -22,6 +22,13 @@ def test_of_time():
 def test_beside():
     assert True
 """
+OF_THE_CLUSTER = """
+import pytest
+
+@pytest.mark.cluster
+def test_of_the_cluster():
+    test_of_time()
+"""
 FAILS = """
 def test_wrong():
     assert 1 == 2
@@ -35,14 +42,15 @@ def test_wrong(number):
 """
 
 
-def _run(folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "pytest.ini").write_text("[pytest]\n")
+def _run(folder: Path, text: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = cluster: of the kind cluster\n")
     file = folder / "test_it.py"
     file.write_text(text)
     command = [
         sys.executable,
         "-m",
         "tests.run",
+        *options,
         "-p",
         "no:cacheprovider",
         "--rootdir",
@@ -67,3 +75,32 @@ def test_what_fails_again_or_with_many_fails(tmp_path: Path, text: str, runs: in
     ran = _run(tmp_path, text)
     assert ran.returncode == 1
     assert ran.stdout.count("test session starts") == runs
+
+
+def test_the_cluster_is_tested_beside_all_else_and_what_failed_runs_again(tmp_path: Path) -> None:
+    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    others, cluster = ran.stdout.split("The tests of the kind cluster:")
+    assert "2 passed" in others or "1 failed, 1 passed" in others
+    assert "deselected" in cluster, "each test runs in one of the two"
+
+
+PASSES = """
+def test_right():
+    assert True
+"""
+
+
+@pytest.mark.parametrize("fails", ["test_wrong", "test_of_the_cluster"])
+def test_a_failure_in_either_run_fails_all(tmp_path: Path, fails: str) -> None:
+    text = (FAILS if fails == "test_wrong" else PASSES) + OF_THE_CLUSTER
+    ran = _run(tmp_path, text.replace("test_of_time()", f"assert {fails == 'test_wrong'}"), "--all")
+    assert ran.returncode == 1, ran.stdout
+    assert ran.stdout.count("test session starts") == 3
+    assert f"::{fails}" in ran.stdout.splitlines()[-2]
+
+
+def test_a_run_that_cannot_begin_fails_all(tmp_path: Path) -> None:
+    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all", "--no-such-option")
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "run once more" not in ran.stdout
