@@ -82,6 +82,16 @@ CREATED_BADLY = [
     (cluster(migration={"logSpacePerMember": "512Ki"}), "spec.migration.logSpacePerMember must be at least"),
     (cluster(migration={"snapshotSpacePerMember": "x"}), "snapshotSpacePerMember must be a quantity"),
     (cluster(logLevel="TRACE"), 'spec.logLevel: Unsupported value: "TRACE"'),
+    (cluster(security={"clients": {"tls": "On"}}), 'spec.security.clients.tls: Unsupported value: "On"'),
+    (cluster(security={"clients": {"auth": "Optional"}}), "spec.security.clients.auth: Unsupported value"),
+    (
+        cluster(security={"clients": {"clientCertificates": "Allow"}}),
+        "clientCertificates needs spec.security.clients.tls Optional or Required",
+    ),
+    (
+        cluster(security={"clients": {"tls": "Off", "clientCertificates": "Require"}}),
+        "clientCertificates needs spec.security.clients.tls Optional or Required",
+    ),
     (cluster(spark={"executors": 0}), "spec.spark.executors must be a whole number from 1 to 100"),
     (cluster(spark={"cores": 65}), "spec.spark.cores must be a whole number from 1 to 64"),
     (cluster(spark={"memory": "256Mi"}), "spec.spark.memory must be at least 512Mi"),

@@ -14,6 +14,7 @@ PAUSE_ANNOTATION = "stele.dev/paused"
 def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
     """Return what one decision needs of the cluster's spec and annotations."""
     spec = cluster.spec
+    clients = spec.security.clients
     detection = spec.failure_detection
     return DesiredSpec(
         members=spec.members,
@@ -43,6 +44,9 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         replace_after_seconds=detection.replace_after_seconds,
         rollback_copies=cluster.metadata.annotations.get(ROLLBACK_COPIES) == spec.state.value,
         recovery=_recovery_of(cluster),
+        client_tls=clients.asked_tls,
+        client_certificates=clients.asked_certificates,
+        auth=clients.asked_auth,
     )
 
 

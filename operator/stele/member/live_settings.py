@@ -2,7 +2,15 @@
 
 import logging
 
-from stele.core.control.commands import LogLevel, MemberSettings
+from msgspec import structs
+
+from stele.core.control.member_settings import (
+    ClientAuth,
+    ClientCertificates,
+    ClientTls,
+    LogLevel,
+    MemberSettings,
+)
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.member import limits
 from stele.member.settings import Settings
@@ -15,8 +23,10 @@ class LiveSettings:
         self._settings, self._sent = settings, MemberSettings()
 
     def adopt(self, sent: MemberSettings | None) -> None:
-        """Adopt what a master sent; one that sends none changes nothing."""
-        before, self._sent = self._sent.log_level, sent or self._sent
+        """Adopt what a master sent; what it leaves out stays, as an older one does with newer settings."""
+        before = self._sent.log_level
+        given = {} if sent is None else {name: v for name, v in structs.asdict(sent).items() if v is not None}
+        self._sent = structs.replace(self._sent, **given)
         if self._sent.log_level not in (before, None) and (before or self._sent.log_level != LogLevel.INFO):
             logging.getLogger("stele").setLevel(str(self._sent.log_level))
 
@@ -39,6 +49,18 @@ class LiveSettings:
     def announce(self) -> Announce:
         """What cluster clients are given as the members' addresses."""
         return self._sent.announce or POD_ADDRESSES
+
+    @property
+    def client_tls(self) -> ClientTls:
+        return self._sent.client_tls or ClientTls.OFF
+
+    @property
+    def client_certificates(self) -> ClientCertificates:
+        return self._sent.client_certificates or ClientCertificates.IGNORE
+
+    @property
+    def auth(self) -> ClientAuth:
+        return self._sent.auth or ClientAuth.OFF
 
     @property
     def retention_seconds(self) -> int:

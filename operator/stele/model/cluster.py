@@ -5,7 +5,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from stele.core.control.commands import ClusterState, LogLevel
+from stele.core.control.commands import ClusterState
+from stele.core.control.member_settings import LogLevel
 from stele.core.control.state import UpdateType
 from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
@@ -24,6 +25,7 @@ from stele.model.common import (
     whole,
 )
 from stele.model.pod_template import PodTemplate
+from stele.model.security import Security
 
 ROLLBACK_COPIES = "stele.dev/rollback-copies"
 """Annotation of a TabletCluster: the state whose change rolls copies back instead of waiting for them."""
@@ -457,6 +459,7 @@ class TabletClusterSpec(Model):
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     log_level: LogLevel = LogLevel.INFO
     """Least severity that members log."""
+    security: Security = Field(default_factory=Security)
     bootstrap: Bootstrap | None = None
 
 

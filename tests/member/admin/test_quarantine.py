@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from stele.wire.admin import QuarantinedTablet, QuarantineList
 from tests.member.admin.test_tablet_info import get, tablet
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
@@ -149,7 +150,7 @@ async def test_a_restored_tablet_that_the_master_makes_the_owner_serves_what_it_
 async def test_nothing_is_purged_that_may_be_the_last_copy(tmp_path: Path) -> None:
     """While the master says so, and while it has said nothing for long."""
     async with cluster(tmp_path, 3, partitions=PARTITIONS, LIMITS=QUICK_SWEEPS) as made:
-        settings = m.MemberSettings(quarantine_retention_seconds=0)
+        settings = MemberSettings(quarantine_retention_seconds=0)
         made.settings, made.without_copy = settings, (0,)
         await one_deleted(made, Client(made))
         assert (await listed(made, 0)).retention_seconds == 0

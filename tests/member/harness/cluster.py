@@ -20,6 +20,7 @@ import msgspec
 
 from e2e.bench.member_stage import free_ports
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from stele.core.formats import FIRST, GROUPS, KEYSPACES
 from stele.core.kv.keyslot import partition_of
 from stele.core.kv.keyspaces import Catalog, Reads, Settings
@@ -143,7 +144,7 @@ class Cluster:
         self.members: dict[int, MemberProcess] = {}
         self.rows: dict[int, m.Row] = {}
         self.epoch = 1
-        self.settings: m.MemberSettings | None = None
+        self.settings: MemberSettings | None = None
         self.without_copy: tuple[int, ...] | None = None
         self.features = FIRST
         self.catalog: Catalog | None = None

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from tests.member.harness.cluster import Client, Cluster, key_in
 
 
@@ -101,7 +102,7 @@ async def test_leases_and_heartbeats_change_while_clients_read(two: Cluster) -> 
 
     for heartbeat_ms, lease_ms in ((1500, 8000), (50, 500)):
         for first, second in ((0, 1), (1, 0)):
-            two.settings = m.MemberSettings(heartbeat_ms=heartbeat_ms, lease_ms=lease_ms)
+            two.settings = MemberSettings(heartbeat_ms=heartbeat_ms, lease_ms=lease_ms)
             await two.publish([first])
             await read_for(1.0)
             await two.publish([second])
@@ -115,10 +116,10 @@ async def test_leases_and_heartbeats_change_while_clients_read(two: Cluster) -> 
 
 async def test_a_restarted_member_waits_for_leases_that_were_longer_before(two: Cluster) -> None:
     partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
-    two.settings = m.MemberSettings(lease_ms=8000)
+    two.settings = MemberSettings(lease_ms=8000)
     await two.publish()
     await asyncio.sleep(0.3)
-    two.settings = m.MemberSettings(lease_ms=500)
+    two.settings = MemberSettings(lease_ms=500)
     await two.publish()
     await two.restart(1)
     fence = m.Fence(partition, two.version(partition) + 2, False)

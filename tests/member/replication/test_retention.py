@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from stele.core.kv.dedup import ONCE
 from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Partition
@@ -170,11 +171,11 @@ async def test_the_master_says_how_much_log_is_kept_for_copies(
     made.node.ticker.every_second(0.0)
     kept = made.node.sessions.log_bytes
     assert kept > 0
-    made.node.live_settings.adopt(m.MemberSettings(log_space_bytes=2 * kept))
+    made.node.live_settings.adopt(MemberSettings(log_space_bytes=2 * kept))
     made.node.live_settings.adopt(None)
     made.node.ticker.every_second(0.0)
     assert made.node.sessions.pin(P) < 2**62
-    made.node.live_settings.adopt(m.MemberSettings(log_space_bytes=2 * kept - 2))
+    made.node.live_settings.adopt(MemberSettings(log_space_bytes=2 * kept - 2))
     made.node.ticker.every_second(0.0)
     assert (made.node.sessions.log_bytes, made.node.sessions.pin(P)) == (0, 2**62)
 

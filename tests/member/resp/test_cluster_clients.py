@@ -22,6 +22,7 @@ from redis.cluster import LoadBalancingStrategy, RedisCluster
 from redis.retry import Retry
 
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from stele.core.kv.announce import Announce
 from tests.member.harness.cluster import Cluster, cluster, key_in
 from tests.member.harness.load import Load
@@ -308,7 +309,7 @@ def is_free(port: int) -> bool:
 
 async def test_clients_outside_of_the_network_of_pods_use_announced_addresses(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3) as made, forwarded_ports(made) as first:
-        made.settings = m.MemberSettings(announce=Announce("127.0.0.1", first, first + 1000, 1))
+        made.settings = MemberSettings(announce=Announce("127.0.0.1", first, first + 1000, 1))
         await made.publish()
         async with AsyncRedisCluster(host="127.0.0.1", port=first) as client:
             for key in keys_of(made):

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from stele.core.control.member_settings import MemberSettings
 from stele.core.copy.states import CopyState, FetchState
 from stele.core.formats import FIRST, UNSTATED, FormatRange
-from stele.core.kv.announce import Announce
 from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
 from stele.core.placement.migration import Type
 from stele.core.table.groups import NO_GROUPS, PartitionGroups
@@ -35,15 +35,6 @@ class ClusterState(StrEnum):
     NO_MIGRATION = "NoMigration"
     FROZEN = "Frozen"
     PASSIVE = "Passive"
-
-
-class LogLevel(StrEnum):
-    """The least severity that is logged."""
-
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
 
 
 class ResultCode(StrEnum):
@@ -352,24 +343,6 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> Reason:
         return Reason(self.code, self.detail)
-
-
-class MemberSettings(msgspec.Struct, frozen=True):
-    """Settings that a member changes while it runs; None: it keeps what it has.
-
-    `log_space_bytes` is the most that it keeps of its logs for copies alone, `snapshot_space_bytes` the most
-    that one copy session's snapshot may hold beyond the database. What is quarantined from now on stays for
-    `quarantine_retention_seconds`. `lease_ms` is the duration of the leases that it grants, `log_level` that
-    of its log. `announce` is what cluster clients are given as the members' addresses.
-    """
-
-    log_space_bytes: Counted | None = None
-    snapshot_space_bytes: Counted | None = None
-    quarantine_retention_seconds: Counted | None = None
-    heartbeat_ms: Annotated[int, msgspec.Meta(ge=10, le=60_000)] | None = None
-    lease_ms: Annotated[int, msgspec.Meta(ge=20, le=600_000)] | None = None
-    log_level: LogLevel | None = None
-    announce: Announce | None = None
 
 
 class ClearKeyspaces(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ from stele.core.control.commands import (
     ExchangeReply,
     ExchangeRequest,
     MemberInfo,
-    MemberSettings,
     Row,
 )
 from stele.core.control.failure_detector import MemberLiveness
+from stele.core.control.member_settings import MemberSettings
 from stele.core.control.state import State, TableCursor
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply, LogLevel, MemberSettings
+from stele.core.control.commands import OK, ClusterState, Command, ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject, Timing
+from stele.core.control.member_settings import (
+    ClientAuth,
+    ClientCertificates,
+    ClientTls,
+    LogLevel,
+    MemberSettings,
+)
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Job
@@ -80,6 +87,9 @@ class DesiredSpec:
     recovery: Recovery | None = None
     announce: Announce = POD_ADDRESSES
     groups: tuple[DesiredGroup, ...] = ()
+    client_tls: ClientTls = ClientTls.OFF
+    client_certificates: ClientCertificates = ClientCertificates.IGNORE
+    auth: ClientAuth = ClientAuth.OFF
 
     @property
     def member_settings(self) -> MemberSettings:
@@ -91,6 +101,9 @@ class DesiredSpec:
             lease_ms=round(self.timing.lease * 1000),
             log_level=self.log_level,
             announce=self.announce,
+            client_tls=self.client_tls,
+            client_certificates=self.client_certificates,
+            auth=self.auth,
         )
 
     @property

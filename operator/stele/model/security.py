@@ -1,0 +1,46 @@
+"""spec.security of a TabletCluster: what clients must bring."""
+
+from pydantic import ConfigDict, Field
+
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
+from stele.model.common import Model, cel
+
+
+class ClientSecurity(Model):
+    """What Redis clients must bring. Stored clusters have none of the fields: they stay as they are."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.clientCertificates) || self.clientCertificates == 'Ignore' || "
+                "(has(self.tls) && self.tls != 'Off')",
+                "spec.security.clients.clientCertificates needs spec.security.clients.tls Optional or "
+                "Required: without TLS a client cannot show a certificate",
+            ),
+        )
+    )
+
+    tls: ClientTls | None = None
+    """TLS on the ports of clients; Off when omitted."""
+    client_certificates: ClientCertificates | None = None
+    """Certificates of clients; Ignore when omitted."""
+    auth: ClientAuth | None = None
+    """Whether clients must authenticate; Off when omitted."""
+
+    @property
+    def asked_tls(self) -> ClientTls:
+        return self.tls or ClientTls.OFF
+
+    @property
+    def asked_certificates(self) -> ClientCertificates:
+        return self.client_certificates or ClientCertificates.IGNORE
+
+    @property
+    def asked_auth(self) -> ClientAuth:
+        return self.auth or ClientAuth.OFF
+
+
+class Security(Model):
+    """Encryption and identity."""
+
+    clients: ClientSecurity = Field(default_factory=ClientSecurity)
