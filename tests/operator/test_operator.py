@@ -152,10 +152,10 @@ class Stage:
         await self.until(f"{members} members, safe and balanced,", check)
 
     async def safe_and_balanced(self, members: int) -> bool:
-        rows = (await self.rows()).rows
+        rows, replicas = (await self.rows()).rows, (await self.cluster())["spec"]["replicas"]
         owned = Counter(row.owner for row in rows)
         even = max(owned.values()) - min(owned.values()) <= 1
-        return even and len(owned) == members and all(len(row.members) == 2 for row in rows)
+        return even and len(owned) == members and all(len(row.members) == replicas for row in rows)
 
 
 @asynccontextmanager

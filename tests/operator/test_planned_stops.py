@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from stele.adapters.kubernetes.api import PODS, Api
+from stele.adapters.kubernetes.api import EVENTS, PODS, Api
 from tests.member.harness.load import Load, Service
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
@@ -65,6 +65,25 @@ async def test_no_request_fails_while_every_pod_is_replaced(
     async with with_processes(api, namespace, operator, real_kubelet) as stage, counted(real_kubelet):
         for number in range(3):
             await replace_pod(stage, f"demo-{number}")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_the_event_of_a_planned_stop_says_what_it_costs(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, replicas: int
+) -> None:
+    real_kubelet.hooks = True
+    async with with_processes(api, namespace, operator, real_kubelet, replicas=replicas) as stage:
+        rows = (await stage.rows()).rows
+        owned, held = sum(row.owner == 0 for row in rows), sum(0 in row.members for row in rows)
+        await replace_pod(stage, "demo-0")
+        events = [each for each in await api.list(EVENTS, namespace) if each["reason"] == "MemberStopping"]
+    if replicas == 1:
+        cost = f"{owned} partitions have no other copy and do not answer until it is back"
+        told = "Warning", f"demo-0 stops soon: it hands over 0 partitions and leaves 0 other rows; {cost}"
+    else:
+        text = f"it hands over {owned} partitions and leaves {held - owned} other rows"
+        told = "Normal", f"demo-0 stops soon: {text}"
+    assert [(each["type"], each["message"]) for each in events] == [told]
 
 
 async def test_a_member_waits_for_an_operator_that_is_evicted_at_the_same_time(
