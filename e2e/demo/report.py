@@ -78,9 +78,13 @@ class Result:
                 continue
             if phase.moves.bytes_copied:
                 found.append(f"The {phase.name} copied {phase.moves.bytes_copied} bytes; it needs no copy.")
-            if (phase.members_missing or 0) > 1:
+            if phase.members_missing is None:
+                found.append(f"Nobody counted the copies that were missing in the {phase.name}.")
+            elif phase.members_missing > 1:
                 found.append(f"Copies of {phase.members_missing} members were missing in the {phase.name}.")
             measured = next((each for each in self.measures if each["phase"] == phase.name), {})
+            if unasked := [kind for kind in KINDS if not (measured.get(kind) or {}).get("count")]:
+                found.append(f"No {' and no '.join(unasked)} were measured in the {phase.name}.")
             failed = {kind: measured[kind]["errors_by_code"] for kind in KINDS if measured.get(kind)}
             if any(failed.values()):
                 found.append(f"Requests failed in the {phase.name}: {failed}")

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,12 +19,19 @@ from e2e.demo.state import Moves
 from e2e.demo.verify import Verification
 
 
-def good() -> Result:
-    phase = PhaseMeasure.begin("scale-up", 0.0)
-    for kind in (READ, WRITE):
+def measured(name: PhaseName, kinds: tuple[str, ...] = (READ, WRITE), failed: str = "") -> dict[str, Any]:
+    """What clients measured in a phase in which one request of each of the kinds was answered."""
+    phase = PhaseMeasure.begin(name, 0.0)
+    for kind in kinds:
         phase.meters[kind].latencies.add(0.002)
         phase.meters[kind].pauses.success(1, 0.5)
-    summary = phase.summary(1.0)
+    if failed:
+        phase.meters[WRITE].errors[failed] += 1
+    return phase.summary(1.0)
+
+
+def good() -> Result:
+    summary = measured(PhaseName.SCALE_UP)
     tally = Tally(Counter(packages=20), 4, 2)
     moves = Moves(
         planned=Counter(move=3), done=Counter(move=3), bytes_copied=2_000_000, bytes_by_spark=1_000_000
@@ -118,12 +126,32 @@ def test_an_operator_that_was_not_killed_in_the_middle_is_told(open_at_kill: int
     assert result.problems() == []
 
 
-def test_planned_stops_may_lack_copies_of_one_member_at_a_time() -> None:
+NOTHING_ASKED: dict[str, Any] = {"phase": PhaseName.UPGRADE}
+
+
+@pytest.mark.parametrize(
+    ("missing", "copied", "measure", "told"),
+    [
+        (1, 0, measured(PhaseName.UPGRADE), ""),
+        (2, 0, measured(PhaseName.UPGRADE), "Copies of 2 members were missing in the upgrade."),
+        (None, 0, measured(PhaseName.UPGRADE), "Nobody counted the copies that were missing in the upgrade."),
+        (1, 7, measured(PhaseName.UPGRADE), "The upgrade copied 7 bytes; it needs no copy."),
+        (1, 0, measured(PhaseName.UPGRADE, failed="MOVED"), "Requests failed in the upgrade: "),
+        (1, 0, measured(PhaseName.UPGRADE, (READ,)), "No writes were measured in the upgrade."),
+        (1, 0, measured(PhaseName.UPGRADE, ()), "No reads and no writes were measured in the upgrade."),
+        (1, 0, NOTHING_ASKED, "No reads and no writes were measured in the upgrade."),
+        (1, 0, measured(PhaseName.EVICT), "No reads and no writes were measured in the upgrade."),
+    ],
+)
+def test_planned_stops_copy_nothing_lack_one_member_and_fail_no_request_of_many(
+    missing: int | None, copied: int, measure: dict[str, Any], told: str
+) -> None:
     result = good()
-    result.phases.append(PhaseResult(PhaseName.UPGRADE, 5.0, Moves(), members_missing=1))
-    assert result.problems() == []
-    result.phases[-1].members_missing = 2
-    assert "Copies of 2 members were missing" in result.problems()[0]
+    moves = Moves(bytes_copied=copied)
+    result.phases.append(PhaseResult(PhaseName.UPGRADE, 5.0, moves, members_missing=missing))
+    result.measures.append(measure)
+    assert [problem.startswith(told) for problem in result.problems()] == [True] * bool(told)
+    assert result.exit_code == bool(told)
 
 
 def test_spark_is_not_missed_where_it_is_not_expected_or_nothing_was_scaled() -> None:
