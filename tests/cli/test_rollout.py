@@ -22,15 +22,28 @@ def condition(type_: str, status: str, reason: str, message: str) -> dict[str, s
     return {"type": type_, "status": status, "reason": reason, "message": message, **when}
 
 
-def cluster(updated: int, ready: bool, *conditions: dict[str, str], seen: int = 2) -> TabletCluster:
+def cluster(
+    updated: int,
+    ready: bool,
+    *conditions: dict[str, str],
+    seen: int = 2,
+    asked: str = "",
+    told: str = "",
+    image: str = "",
+    **spec: Any,
+) -> TabletCluster:
+    """A cluster of which the operator saw generation `seen` of 2, and the restart `told` of `asked`."""
     all_conditions = [condition("Ready", str(ready), "AsDesired", ""), *conditions]
     status = {
         "observedGeneration": seen,
         "members": {"desired": 3, "updated": updated},
         "conditions": all_conditions,
+        "restartedAt": told,
+        "memberImage": image,
     }
-    metadata = {"name": "demo", "generation": 2}
-    return TabletCluster.model_validate({"metadata": metadata, "spec": SPEC, "status": status})
+    annotations = {"stele.dev/restartedAt": asked} if asked else {}
+    metadata = {"name": "demo", "generation": 2, "annotations": annotations}
+    return TabletCluster.model_validate({"metadata": metadata, "spec": SPEC | spec, "status": status})
 
 
 class Desk:
@@ -80,6 +93,66 @@ def test_status_waits_until_all_members_are_updated(run: Run, desk: Any) -> None
     ]
 
 
+def test_status_after_a_restart_waits_for_the_operator_to_see_it(run: Run, desk: Any) -> None:
+    """An annotation leaves the generation as it is: the status of before says that all is done."""
+    desk(
+        cluster(3, True, asked="noon"),
+        cluster(3, True, asked="noon", told="eleven"),
+        cluster(0, False, asked="noon", told="noon"),
+        cluster(3, True, asked="noon", told="noon"),
+    )
+    assert run("rollout", "status", "demo").out.splitlines() == [
+        "demo: the operator has not seen stele.dev/restartedAt noon yet",
+        "demo: 0 of 3 members are as the spec says",
+        "demo: 3 of 3 members are as the spec says",
+    ]
+    desk(cluster(3, True, told="noon"), cluster(3, True))
+    first = run("rollout", "status", "demo").out.splitlines()[0]
+    assert first == "demo: the operator has not seen stele.dev/restartedAt removed yet"
+
+
+def test_status_after_an_upgrade_waits_for_an_operator_that_wants_the_image(run: Run, desk: Any) -> None:
+    """What the operator of before says is about what was installed before."""
+    own: dict[str, Any] = {"images": {}}
+    failed = condition("Stalled", "True", "UpdateFailed", "demo-2 does not come back")
+    desk(
+        cluster(3, True, **own),
+        cluster(2, False, failed, image="stele:1", **own),
+        cluster(3, True, image="stele:1", **own),
+        cluster(1, False, image="stele:2", **own),
+        cluster(3, True, image="stele:2", **own),
+    )
+    assert run("rollout", "status", "demo", "--image", "stele:2").out.splitlines() == [
+        "demo: the operator wants members of an image that it does not name, not of stele:2 yet",
+        "demo: the operator wants members of stele:1, not of stele:2 yet",
+        "demo: 1 of 3 members are as the spec says",
+        "demo: 3 of 3 members are as the spec says (image stele:2)",
+    ]
+
+
+def test_status_does_not_wait_for_an_image_that_the_spec_excludes(run: Run, desk: Any) -> None:
+    desk(cluster(3, True, image="stele:2"))
+    ran = run("rollout", "status", "demo", "--image", "stele:3")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--image is stele:3, but spec.images.member of demo is stele:2" in ran.err
+    assert run("rollout", "status", "demo", "--image", "stele:2").code == 0
+
+
+def test_status_says_what_it_waits_for_when_users_delete_the_pods(run: Run, desk: Any) -> None:
+    why = (
+        "not as the spec says: pod demo-0 (revision); spec.updateStrategy.type is OnDelete: delete their pods"
+    )
+    desk(cluster(0, False, condition("Progressing", "False", "MembersOutdated", why)))
+    ran = run("rollout", "status", "demo", "--timeout", "0.01")
+    assert (ran.code, ran.out.strip()) == (1, f"demo: 0 of 3 members are as the spec says; {why}")
+
+
+def test_status_ends_when_the_spec_cannot_be_read(run: Run, desk: Any) -> None:
+    desk(cluster(3, False, condition("Stalled", "True", "InvalidResource", "spec.members must be a number")))
+    ran = run("rollout", "status", "demo")
+    assert (ran.code, "demo: spec.members must be a number" in ran.err) == (1, True)
+
+
 def test_status_ends_when_a_member_does_not_come_back(run: Run, desk: Any) -> None:
     desk(cluster(1, False, condition("Stalled", "True", "UpdateFailed", "demo-2 does not come back")))
     ran = run("rollout", "status", "demo")
@@ -104,6 +177,39 @@ def test_restart_changes_the_annotation(run: Run, desk: Any) -> None:
     made = desk()
     assert run("rollout", "restart", "demo").code == 0
     assert [list(each) for each in made.written] == [["stele.dev/restartedAt"]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, "members are restarted one after the other"),
+        (
+            {"updateStrategy": {"type": "OnDelete"}},
+            "no member is restarted by itself: "
+            "spec.updateStrategy.type is OnDelete: delete their pods one by one",
+        ),
+        (
+            {"updateStrategy": {"paused": True}},
+            "no member is restarted by itself: "
+            "spec.updateStrategy.paused is true: kubectl stele rollout resume",
+        ),
+        (
+            {"state": "NoMigration"},
+            "no member is restarted by itself: the cluster state NoMigration allows no migration",
+        ),
+        (
+            {"updateStrategy": {"partition": 2}},
+            "members are restarted one after the other; "
+            "spec.updateStrategy.partition is 2: members below it keep their pods",
+        ),
+    ],
+)
+def test_restart_says_whether_members_are_restarted(
+    run: Run, desk: Any, spec: dict[str, Any], told: str
+) -> None:
+    made = desk(cluster(3, True, **spec))
+    assert run("rollout", "restart", "demo").out.strip() == f"demo: {told}"
+    assert len(made.written) == 1
 
 
 def earlier(number: int, **template: Any) -> Revision:

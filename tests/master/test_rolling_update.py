@@ -116,7 +116,7 @@ async def test_an_outdated_member_that_dies_keeps_its_place_no_longer_than_other
     [
         (UpdatePolicy(UpdateType.ON_DELETE, False, 0), [], "spec.updateStrategy.type is OnDelete"),
         (UpdatePolicy(UpdateType.ROLLING_UPDATE, True, 0), [], "spec.updateStrategy.paused is true"),
-        (UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 2), [2], ""),
+        (UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 2), [2], "spec.updateStrategy.partition is 2: "),
     ],
 )
 async def test_members_are_restarted_as_the_strategy_says(

@@ -27,6 +27,7 @@ from stele.model.cluster_status import ClusterPhase, TabletClusterStatus
 from stele.model.conditions import Condition, find_condition
 from stele.model.member import VolumeStatus
 from stele.model.rebalance import RebalancePhase, TabletRebalanceStatus
+from stele.model.rollout import RESTARTED_AT
 from tests.fakes.spec import desired_spec
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -364,3 +365,11 @@ def test_a_member_says_how_large_its_volume_is_and_what_is_free() -> None:
     volume = member_status(member(), seen, 0, claim).volume
     assert (volume.requested, volume.capacity, volume.free) == ("4Gi", "2Gi", "3Mi")
     assert member_status(member(1), seen, 0).volume.free == "15Gi"
+
+
+def test_the_status_names_what_the_count_of_updated_members_is_about() -> None:
+    plain = facts.cluster_status(cluster(), replace(view((0, 1)), member_image="member:2"), "")
+    assert (plain.member_image, plain.restarted_at) == ("member:2", "")
+    asked = cluster()
+    asked.metadata.annotations[RESTARTED_AT] = "noon"
+    assert facts.cluster_status(asked, view((0, 1)), "").restarted_at == "noon"

@@ -1,5 +1,9 @@
-"""A rolling update whose pods cannot start, on a real API server: it stops, says why, and is taken back."""
+"""Rolling updates on a real API server: one whose pods cannot start stops, says why, and is taken back; and
+nobody is told that an update is done before it began.
+"""
 
+import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -76,3 +80,58 @@ async def test_a_revision_that_cannot_start_stops_at_the_first_member_and_is_tak
     await until_condition(stage, "Stalled", "False", "AsDesired")
     await stage.until_converged(3)
     assert {image for _, image in (await pods(stage)).values()} == {"member"}
+
+
+async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen(stage: Stage) -> None:
+    await stage.until_converged(3)
+    before = await pods(stage)
+    stage.operator.send(signal.SIGSTOP)
+    told = await stage.stele("rollout", "restart", "demo")
+    assert told == "demo: members are restarted one after the other"
+    waits = asyncio.create_task(stage.stele("rollout", "status", "demo"))
+    done, _ = await asyncio.wait([waits], timeout=3)
+    assert not done
+    stage.operator.send(signal.SIGCONT)
+    told = await waits
+    now = await pods(stage)
+    assert all(now[name][0] != uid for name, (uid, _) in before.items()), told
+    assert "the operator has not seen stele.dev/restartedAt" in told
+    assert told.endswith("demo: 3 of 3 members are as the spec says (image member)")
+
+
+async def test_rollout_status_waits_for_the_operator_of_an_upgrade(stage: Stage) -> None:
+    await stage.until_converged(3)
+    waits = asyncio.create_task(stage.stele("rollout", "status", "demo", "--image", "upgraded"))
+    done, _ = await asyncio.wait([waits], timeout=3)
+    assert not done, "the operator of before says that all is done"
+    assert await stage.operator.end() == 0
+    stage.operator.env["STELE_MEMBER_IMAGE"] = "upgraded"
+    await stage.operator.start()
+    told = await waits
+    assert {image for _, image in (await pods(stage)).values()} == {"upgraded"}, told
+    assert "demo: the operator wants members of member, not of upgraded yet" in told
+
+
+async def test_rollout_status_says_that_users_delete_the_pods(stage: Stage) -> None:
+    await stage.until_converged(3)
+    await stage.change_spec(updateStrategy={"type": "OnDelete"})
+    told = await stage.stele("rollout", "restart", "demo")
+    why = "spec.updateStrategy.type is OnDelete: delete their pods one by one"
+    assert told == f"demo: no member is restarted by itself: {why}"
+    before = await pods(stage)
+
+    async def says_why() -> bool:
+        return why in await stage.stele("rollout", "status", "demo", "--no-watch")
+
+    await stage.until("the reason", says_why)
+    waits = asyncio.create_task(stage.stele("rollout", "status", "demo"))
+    for number, (name, (uid, _)) in enumerate(before.items(), 1):
+        await stage.api.delete(PODS, stage.namespace, name, uid)
+
+        async def updated(number: int = number) -> bool:
+            return bool((await stage.cluster())["status"]["members"]["updated"] == number)
+
+        await stage.until(f"{number} updated members", updated)
+    await waits
+    now = await pods(stage)
+    assert all(now[name][0] != uid for name, (uid, _) in before.items())

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
+from stele.cli.cluster_view import PAUSED_ANNOTATION
 from stele.cli.options import Where, on_cluster
 from stele.cli.waiting import POLL_SECONDS
+from stele.core.control.state import UpdatePolicy
 from stele.errors import BadInput, Refused
 from stele.model import TabletCluster
 from stele.model.conditions import ConditionType, Reason, find_condition, timestamp
@@ -44,56 +46,96 @@ def status(
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait at most; 0 waits without a limit.")
     ] = 0.0,
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="IMAGE", help="Image that members are to run: waits for the operator that says so, too."
+        ),
+    ] = "",
 ) -> None:
     """Show how many members are as the spec says, and wait for the others.
 
+    After a helm upgrade, name the image of members: an operator of before may still report that all is done.
     Exits with 1 when a member does not come back, or when the time is over.
 
     \b
     Examples:
       kubectl stele rollout status demo -n stele
+      kubectl stele rollout status demo --image registry.example.com/team/stele-member:0.2.0 -n stele
       kubectl stele rollout status demo --no-watch -n stele
     """
-    where.ask(lambda console: _follow(console, name, watch, timeout))
+    where.ask(lambda console: _follow(console, name, image, timeout if watch else None))
 
 
-async def _follow(console: "Console", name: str, watch: bool, timeout: float) -> None:
+async def _follow(console: "Console", name: str, image: str, timeout: float | None) -> None:
+    """Print the progress until all is done; once without a timeout, and without an end with 0."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     deadline, shown = loop.time() + (timeout or float("inf")), ""
     while True:
         cluster = await console.cluster(name)
-        text = progress_of(cluster)
+        _check_image(cluster, image)
+        text = progress_of(cluster, image)
         if text != shown:
             print(text, flush=True)
             shown = text
-        if is_done(cluster) or not watch:
+        if is_done(cluster, image) or timeout is None:
             return
-        stalled = find_condition(cluster.status.conditions, ConditionType.STALLED)
-        if stalled is not None and stalled.reason == Reason.UPDATE_FAILED and stalled.status == "True":
-            raise Refused(f"{name}: {stalled.message}", "UPDATE_FAILED")
+        _check_goes_on(cluster, image)
         if loop.time() > deadline:
             raise Refused(f"{name} is not updated after {timeout:g} s: {text}", "TIMED_OUT")
         await asyncio.sleep(POLL_SECONDS)
 
 
-def is_done(cluster: TabletCluster) -> bool:
-    """Return whether the operator has seen the spec, and all members are as it says and serve."""
-    counts, status = cluster.status.members, cluster.status
-    seen = status.observed_generation >= cluster.metadata.generation
-    ready = find_condition(status.conditions, ConditionType.READY)
-    return seen and counts.updated >= counts.desired and ready is not None and ready.status == "True"
+def _check_image(cluster: TabletCluster, image: str) -> None:
+    """Raise BadInput when members would never run the image."""
+    own = cluster.spec.images.member
+    if image and own not in (None, image):
+        text = f"--image is {image}, but spec.images.member of {cluster.metadata.name} is {own}"
+        raise BadInput(f"{text}, which members run whatever is installed; name that, or change the spec")
 
 
-def progress_of(cluster: TabletCluster) -> str:
+def _check_goes_on(cluster: TabletCluster, image: str) -> None:
+    """Raise Refused when a user has to set something right first."""
+    stalled = find_condition(cluster.status.conditions, ConditionType.STALLED)
+    if _not_seen(cluster, image) or stalled is None or stalled.status != "True":
+        return
+    if stalled.reason in (Reason.UPDATE_FAILED, Reason.INVALID_RESOURCE):
+        raise Refused(f"{cluster.metadata.name}: {stalled.message}", "UPDATE_FAILED")
+
+
+def _not_seen(cluster: TabletCluster, image: str) -> str:
+    """Return what the status does not tell of yet; empty when its counts are about all that is wanted.
+
+    The annotation and the installation have no part in metadata.generation, so the status names them.
+    """
+    status, wanted = cluster.status, cluster.metadata.annotations.get(RESTARTED_AT, "")
+    if status.observed_generation < cluster.metadata.generation:
+        return "the operator has not seen the latest spec yet"
+    if status.restarted_at != wanted:
+        return f"the operator has not seen {RESTARTED_AT} {wanted or 'removed'} yet"
+    if image and status.member_image != image:
+        has = status.member_image or "an image that it does not name"
+        return f"the operator wants members of {has}, not of {image} yet"
+    return ""
+
+
+def is_done(cluster: TabletCluster, image: str = "") -> bool:
+    """Return whether the operator has seen what is wanted, and all members are as it says and serve."""
+    counts, ready = cluster.status.members, find_condition(cluster.status.conditions, ConditionType.READY)
+    all_updated = counts.updated >= counts.desired and ready is not None and ready.status == "True"
+    return all_updated and not _not_seen(cluster, image)
+
+
+def progress_of(cluster: TabletCluster, image: str = "") -> str:
     """Return one sentence about the update."""
     status, name = cluster.status, cluster.metadata.name
-    if status.observed_generation < cluster.metadata.generation:
-        return f"{name}: the operator has not seen the latest spec yet"
+    if unseen := _not_seen(cluster, image):
+        return f"{name}: {unseen}"
     counts = f"{name}: {status.members.updated} of {status.members.desired} members are as the spec says"
-    if is_done(cluster):
-        return counts
+    if is_done(cluster, image):
+        return f"{counts} (image {status.member_image})" if status.member_image else counts
     found = find_condition(status.conditions, ConditionType.PROGRESSING)
     return f"{counts}; {found.message}" if found is not None and found.message else counts
 
@@ -134,13 +176,32 @@ def resume(where: Where, name: ClusterArgument) -> None:
 def restart(where: Where, name: ClusterArgument) -> None:
     """Restart all members, one after the other.
 
+    Says so when the spec or a pause keeps them from being restarted.
+
     \b
     Example:
       kubectl stele rollout restart demo -n stele
     """
-    at = timestamp(datetime.now(UTC))
-    where.ask(lambda console: console.annotate_cluster(name, {RESTARTED_AT: at}))
-    print(f"{name}: members are restarted one after the other")
+    print(f"{name}: {where.ask(lambda console: _restart(console, name))}")
+
+
+async def _restart(console: "Console", name: str) -> str:
+    cluster = await console.cluster(name)
+    await console.annotate_cluster(name, {RESTARTED_AT: timestamp(datetime.now(UTC))})
+    return restart_of(cluster)
+
+
+def restart_of(cluster: TabletCluster) -> str:
+    """Return what becomes of a restart that was asked for."""
+    from stele.core.control.restarts.rolling_update import held_back, left_alone
+
+    spec, update = cluster.spec, cluster.spec.update_strategy
+    policy = UpdatePolicy(update.type, update.paused, update.partition)
+    paused = cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+    if held := held_back(policy, paused, spec.state, spec.migration.paused):
+        return f"no member is restarted by itself: {held}"
+    left = left_alone(policy)
+    return "members are restarted one after the other" + (f"; {left}" if left else "")
 
 
 @app.command()

@@ -374,6 +374,7 @@ class KubernetesClusterObjects:
             self._spark_problem(cluster),
             self._nodes.unreadable(),
             self._members.maintenance_problems(),
+            manifests.member_image(cluster, self._settings.members),
         )
 
     async def _write_members(self, view: View) -> None:

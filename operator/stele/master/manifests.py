@@ -357,6 +357,11 @@ def member_revision(cluster: TabletCluster, setup: Setup) -> str:
     return revision_of(spec | metadata_of(template) | _restarted_at(cluster))
 
 
+def member_image(cluster: TabletCluster, setup: Setup) -> str:
+    """Return the image of members: the cluster's own, or else the installation's."""
+    return cluster.spec.images.member or setup.image
+
+
 def _restarted_at(cluster: TabletCluster) -> dict[str, str]:
     """Return the annotation by which a user has all members restarted, if it is set."""
     at = cluster.metadata.annotations.get(RESTARTED_AT)
@@ -364,7 +369,7 @@ def _restarted_at(cluster: TabletCluster) -> dict[str, str]:
 
 
 def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
-    image, pull = cluster.spec.images.member or setup.image, setup.pull_policy
+    image, pull = member_image(cluster, setup), setup.pull_policy
     containers = [_member_container(cluster, own, image, pull), _transfer_container(image, pull)]
     for container in containers:
         container["env"] += fields_of(cluster.spec.pod_template).get("env", [])

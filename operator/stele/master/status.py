@@ -20,6 +20,7 @@ from stele.model.cluster_status import (
 )
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
+from stele.model.rollout import RESTARTED_AT
 
 
 def too_early(view: View, before: TabletClusterStatus, found: TabletClusterStatus) -> bool:
@@ -52,6 +53,8 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         selector=f"stele.dev/cluster={cluster.metadata.name},stele.dev/component=member",
         state=ClusterState(state.operations.change.state),
         members=members,
+        member_image=view.member_image,
+        restarted_at=cluster.metadata.annotations.get(RESTARTED_AT, ""),
         partitions=view.parts,
         stamp=str(state.table.stamp.value),
         version_sum=version_sum(state.table.stored),

@@ -39,6 +39,7 @@ class View:
     `outdated` are pods, `resizing` volume claims that are smaller than the spec says. `spark_problem` is why
     the namespace lacks what Spark needs, None when that is not the operator's task; `nodes_problem` why nodes
     cannot be read; `maintenance_problems` what is wrong with members' stele.dev/maintenance-until.
+    `member_image` is what members are to run.
     """
 
     state: State
@@ -59,6 +60,7 @@ class View:
     spark_problem: str | None = None
     nodes_problem: str = ""
     maintenance_problems: Mapping[MemberIndex, str] = field(default_factory=dict)
+    member_image: str = ""
 
     @property
     def formed(self) -> bool:

@@ -90,6 +90,10 @@ class TabletClusterStatus(Model):
     state: ClusterState | None = None
     """Cluster state that is in force on all members."""
     members: MemberCounts = Field(default_factory=MemberCounts)
+    member_image: str = ""
+    """Image that the members are to run; `members.updated` counts those that do."""
+    restarted_at: str = ""
+    """Annotation stele.dev/restartedAt for which `members.updated` counts."""
     partitions: PartitionCounts = Field(default_factory=PartitionCounts)
     stamp: str = ""
     """Stamp of the partition table, a 64-bit number as text; tables with equal stamps are equal."""

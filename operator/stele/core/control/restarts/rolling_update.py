@@ -6,9 +6,19 @@ annotation of its TabletMember before its pod is deleted, so a new master contin
 
 from collections.abc import Iterable, Iterator
 
+from stele.core.control.commands import ClusterState
 from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import MemberObject
-from stele.core.control.state import FinishRestart, Intent, Observation, RestartMember, State, UpdateType
+from stele.core.control.state import (
+    DesiredSpec,
+    FinishRestart,
+    Intent,
+    Observation,
+    RestartMember,
+    State,
+    UpdatePolicy,
+    UpdateType,
+)
 from stele.core.table.ids import MemberIndex
 
 RESTART_SECONDS = 600.0
@@ -34,10 +44,9 @@ def update_members(state: State, observation: Observation) -> tuple[Intent, ...]
     ]
     restarting = [each for each in members if each.restart_until_seconds and each.index not in finished]
     stops.update_problem = _problem(state, observation, restarting)
-    outdated = [
-        each for each in members if each.outdated and each.index >= observation.desired.update.partition
-    ]
-    stops.update_waits = _waits(observation) if outdated else ""
+    old = [each for each in members if each.outdated]
+    outdated = [each for each in old if each.index >= observation.desired.update.partition]
+    stops.update_waits = _waits(observation.desired, bool(outdated)) if old else ""
     if not outdated or stops.update_waits:
         stops.updating = None
         return tuple(FinishRestart(index) for index in finished)
@@ -84,18 +93,29 @@ def _next(
     return chosen
 
 
-def _waits(observation: Observation) -> str:
-    """Return why outdated members are not restarted; empty when they are."""
-    desired, update = observation.desired, observation.desired.update
+def _waits(desired: DesiredSpec, due: bool) -> str:
+    """Return why outdated members are not restarted; empty when those that are `due` are."""
+    held = held_back(desired.update, desired.paused, desired.state, desired.migration_paused)
+    return held or ("" if due else left_alone(desired.update))
+
+
+def left_alone(update: UpdatePolicy) -> str:
+    """Return which members are never restarted; empty when all are."""
+    lowest = update.partition
+    return f"spec.updateStrategy.partition is {lowest}: members below it keep their pods" if lowest else ""
+
+
+def held_back(update: UpdatePolicy, paused: bool, state: str, migration_paused: bool) -> str:
+    """Return what a user set that keeps outdated members from being restarted; empty when nothing does."""
     if update.type is not UpdateType.ROLLING_UPDATE:
         return f"spec.updateStrategy.type is {update.type}: delete their pods one by one"
     if update.paused:
-        return "spec.updateStrategy.paused is true"
-    if desired.paused:
+        return "spec.updateStrategy.paused is true: kubectl stele rollout resume"
+    if paused:
         return "the annotation stele.dev/paused is set"
-    if not desired.migration_allowed:
-        return f"the cluster state {desired.state} allows no migration"
-    if desired.migration_paused:
+    if state != ClusterState.ACTIVE:
+        return f"the cluster state {state} allows no migration"
+    if migration_paused:
         return "spec.migration.paused is true, or the cluster state is about to change"
     return ""
 
