@@ -5,10 +5,9 @@ last at its end, and each one between is searched from the end of the previous o
 most its length times that of the pattern in steps, which count as entries of the turn.
 """
 
-import re
 from functools import partial
-from typing import NamedTuple
 
+from stele.core.kv.glob import Piece, pieces_of
 from stele.member.turn_budget import TurnBudget
 
 PATTERN_BYTES_MAX = 1024
@@ -22,23 +21,12 @@ WINDOW_STEPS_MAX = 128 * STEPS_PER_ENTRY
 READ_BYTES_PER_ENTRY = 4
 """Bytes of a pattern that are compiled per entry of a turn."""
 
-_SEVERAL = (b".", b"[", b"(")
-"""Prefixes of expressions that do not match exactly one fixed byte."""
-
-
-class Piece(NamedTuple):
-    """The part between two stars: it matches `size` bytes, and takes `steps` per candidate position."""
-
-    expression: re.Pattern[bytes]
-    size: int
-    steps: int
-
 
 class Pattern:
     """Matches keys. `steps` is an upper bound of the steps taken so far."""
 
     def __init__(self, pattern: bytes, turn_budget: TurnBudget) -> None:
-        pieces = _pieces(pattern)
+        pieces = pieces_of(pattern)
         self._turn_budget = turn_budget
         self._first, self._last = pieces[0], pieces[-1]
         self._one = len(pieces) == 1
@@ -87,54 +75,3 @@ async def read_pattern(pattern: bytes, turn_budget: TurnBudget) -> Pattern:
     return await turn_budget.run(
         -(-len(pattern) // READ_BYTES_PER_ENTRY), partial(Pattern, pattern, turn_budget)
     )
-
-
-def _pieces(pattern: bytes) -> list[Piece]:
-    """Compile the parts between the stars."""
-    pieces: list[list[bytes]] = [[]]
-    at = 0
-    while at < len(pattern):
-        char = pattern[at : at + 1]
-        if char == b"*":
-            pieces.append([])
-            at += 1
-            continue
-        expression, at = _one(pattern, at)
-        pieces[-1].append(expression)
-    return [_piece(each) for each in pieces]
-
-
-def _piece(expressions: list[bytes]) -> Piece:
-    """Compile one part; literal parts are found in one pass over the key."""
-    size, literal = len(expressions), not any(each.startswith(_SEVERAL) for each in expressions)
-    return Piece(re.compile(b"".join(expressions), re.DOTALL), size, 1 if literal else size)
-
-
-def _one(pattern: bytes, at: int) -> tuple[bytes, int]:
-    char = pattern[at : at + 1]
-    if char == b"?":
-        return b".", at + 1
-    if char == b"[":
-        return _class(pattern, at + 1)
-    if char == b"\\" and at + 1 < len(pattern):
-        at += 1
-    return re.escape(pattern[at : at + 1]), at + 1
-
-
-def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """Parse a character class; an unclosed one ends with the pattern, as in Redis."""
-    negated = pattern[at : at + 1] == b"^"
-    at += negated
-    body = b""
-    while at < len(pattern) and pattern[at : at + 1] != b"]":
-        if pattern[at : at + 1] == b"\\" and at + 1 < len(pattern):
-            at += 1
-        first = last = pattern[at]
-        if pattern[at + 1 : at + 2] == b"-" and at + 2 < len(pattern):
-            last = pattern[at + 2]
-            at += 2
-        body += b"\\x%02x-\\x%02x" % (min(first, last), max(first, last))
-        at += 1
-    if not body:
-        return (b"." if negated else b"(?!)"), at + 1
-    return b"[%b%b]" % (b"^" if negated else b"", body), at + 1

@@ -1,0 +1,104 @@
+"""Rights that Redis does not have, bounds, and what wrong rules are told; the rest is compared with Redis."""
+
+import pytest
+
+from stele.core.kv.acl import (
+    MATCH_STEPS_MAX,
+    PATTERNS_MAX,
+    RULE_BYTES_MAX,
+    RULES_MAX,
+    RuleError,
+    compile_user,
+    may_run,
+)
+
+
+def denied(user, *words, keyspace=b"default"):
+    request = [word.encode() if isinstance(word, str) else word for word in words]
+    found = may_run(user, request[0].upper(), request, keyspace)
+    return None if found is None else (found.reason, found.what)
+
+
+def test_the_write_of_stele_once_needs_its_own_rights():
+    user = compile_user("u", ["+stele.once", "+set", "~orders:*"])
+    assert denied(user, "STELE.ONCE", "c", "1", "SET", "orders:1", "x") is None
+    assert denied(user, "stele.once", "c", "1", "set", "other", "x") == ("key", b"other")
+    assert denied(user, "STELE.ONCE", "c", "1", "INCR", "orders:1") == ("command", b"incr")
+    assert denied(compile_user("u", ["+set", "~*"]), "STELE.ONCE", "c", "1", "SET", "a", "x") == (
+        "command",
+        b"stele.once",
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("GET", "a"), ("SCAN", "0"), ("DBSIZE",), ("FLUSHDB",), ("MSET", "a", "1")]
+)
+def test_keys_of_other_keyspaces_are_refused(words):
+    user = compile_user("u", ["+@all", "~*", "&*"], ["shop", "cart"])
+    assert not user.unrestricted
+    assert denied(user, *words, keyspace=b"cart") is None
+    assert denied(user, *words) == ("keyspace", b"default")
+    assert [user.may_select(each) for each in (b"shop", b"cart", b"default")] == [True, True, False]
+
+
+def test_flushall_is_for_those_who_may_use_all_keyspaces():
+    assert denied(compile_user("u", ["+@all", "~*"], ["shop"]), "FLUSHALL", keyspace=b"shop") == (
+        "keyspace",
+        b"*",
+    )
+    assert denied(compile_user("u", ["+@all", "~*"]), "FLUSHALL") is None
+
+
+def test_commands_of_other_versions_need_all_commands():
+    everything = compile_user("u", ["+@all", "~*", "&*"])
+    assert everything.unrestricted
+    assert denied(everything, "NOSUCH", "a") is None
+    assert denied(compile_user("u", ["+@all", "-get"]), "NOSUCH", "a") == ("command", b"")
+
+
+def test_rules_are_described_as_they_are_written():
+    user = compile_user("u", ["~a", "%R~b", "%W~b", "&c", "+@read", "-get", "+@read", "+client|id"])
+    assert user.rules == ["~a", "~b", "resetchannels", "&c", "-@all", "-get", "+@read", "+client|id"]
+    assert compile_user("u", user.rules).rules == user.rules
+    assert compile_user("u", ["+@all", "allkeys", "allchannels"]).rules == ["~*", "&*", "+@all"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("+nosuch", "Unknown command or category name in ACL"),
+        ("+@nosuch", "@transaction"),
+        ("nosuch", "expected on, off, reset"),
+        ("%X~a", "%RW~pattern"),
+        (">secret", "passwords are no rules"),
+        ("nopass", "passwords are no rules"),
+        ("(+get ~a)", "no space"),
+        ("(+get)", "make another user"),
+        ("~a b", "no space"),
+        ("", "at least one character"),
+        ("~\ud800", "at least one character"),
+        ("~" + "x" * RULE_BYTES_MAX, f"longer than {RULE_BYTES_MAX} bytes"),
+    ],
+)
+def test_a_wrong_rule_is_named_with_what_was_expected(rule, text):
+    with pytest.raises(RuleError) as caught:
+        compile_user("u", ["+get", rule])
+    assert text in str(caught.value)
+    assert str(caught.value).startswith("Error in ACL rule '")
+
+
+def test_numbers_of_rules_and_patterns_are_limited():
+    with pytest.raises(RuleError, match=f"at most {RULES_MAX}"):
+        compile_user("u", ["+get"] * (RULES_MAX + 1))
+    for kind in "~&":
+        with pytest.raises(RuleError, match=f"more than {PATTERNS_MAX} patterns"):
+            compile_user("u", [f"{kind}{number}" for number in range(PATTERNS_MAX + 1)])
+
+
+def test_a_request_takes_bounded_time_with_patterns():
+    hard = "~*" + "[ab]" * 20 + "*" + "[ab]" * 20 + "x"
+    user = compile_user("u", ["+get", "+mget", hard])
+    assert denied(user, "GET", b"a" * 100) == ("key", b"a" * 100)
+    long = b"a" * 65_000
+    assert denied(user, "MGET", *[long] * 200) == ("key", long)
+    assert len(long) * 20 * 200 > MATCH_STEPS_MAX
