@@ -1,0 +1,201 @@
+"""The file of users: the operator writes it into a Secret, members read it where it is mounted.
+
+It is JSON, so that `kubectl get secret orders-users -o jsonpath='{.data.users}' | base64 -d` shows
+
+    {"format":1,"users":[{"name":"shop","enabled":true,"passwords":["sha256:2c26..."],
+                          "rules":["+@read","~orders:*"],"keyspaces":["shop"],"connections_max":0}]}
+
+A file of another format, or with an unknown field or an impossible value, is rejected as Corrupt and never
+read in part. No password is in it: generated ones, of 256 random bits, are stored as their SHA-256, those
+that people chose as scrypt. A user has two passwords while one is rotated.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from stele.core.kv.acl import RULES_MAX, RuleError, User, compile_user
+from stele.core.kv.keyspaces import name_fault
+from stele.errors import BadInput, Corrupt
+
+FORMAT = 1
+FILE_BYTES_MAX = 900 * 1024
+"""Below the 1 MiB of a Secret."""
+USERS_MAX = 1_000
+PASSWORDS_MAX = 2
+KEYSPACES_MAX = 64
+CONNECTIONS_MAX = 1_000_000
+NAME_CHARACTERS_MAX = 63
+SALT_BYTES_MIN, SALT_BYTES_MAX = 16, 64
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 16_384, 8, 1
+"""What a new password is hashed with: 16 MiB of memory and about 50 ms."""
+SCRYPT_MEMORY_MAX = 32 * 1024 * 1024
+DIGEST_BYTES = 32
+
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX - 1}}}", re.ASCII)
+_SHA256 = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_SCRYPT = re.compile(r"scrypt:(\d{1,7}):(\d{1,2}):(\d{1,2}):([0-9a-f]{2,128}):([0-9a-f]{64})", re.ASCII)
+
+
+class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One user.
+
+    `passwords` are those that are valid, hashed by `generated_hash` or `chosen_hash`; without any, nobody can
+    log in. `rules` are those of `core.kv.acl`. `keyspaces` may be selected, the first one is where a
+    connection begins; empty: all. `connections_max` counts those to one member; 0: any number.
+    """
+
+    name: str
+    passwords: Annotated[tuple[str, ...], Meta(max_length=PASSWORDS_MAX)]
+    rules: Annotated[tuple[str, ...], Meta(max_length=RULES_MAX)]
+    keyspaces: Annotated[tuple[str, ...], Meta(max_length=KEYSPACES_MAX)] = ()
+    enabled: bool = True
+    connections_max: Annotated[int, Meta(ge=0, le=CONNECTIONS_MAX)] = 0
+
+    def rights(self) -> User:
+        """Return its compiled rights. Raises BadInput that names the field."""
+        try:
+            return compile_user(self.name, self.rules, self.keyspaces, enabled=self.enabled)
+        except RuleError as error:
+            raise BadInput(f"rules: {error}") from None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    users: Annotated[tuple[UserEntry, ...], Meta(max_length=USERS_MAX)]
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+_decode_format = msgspec.json.Decoder(_Format).decode
+_decode = msgspec.json.Decoder(_File).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_users(users: Sequence[UserEntry]) -> bytes:
+    """Return the content of the file, in the order of names. Raises BadInput that names the field."""
+    ordered = tuple(sorted(users, key=lambda user: user.name))
+    if (fault := users_fault(ordered)) is not None:
+        raise BadInput(fault)
+    data = bytes(_encode(_File(FORMAT, ordered)))
+    if len(data) > FILE_BYTES_MAX:
+        text = f"users take {len(data)} bytes; at most {FILE_BYTES_MAX} fit into a Secret"
+        raise BadInput(f"{text}: delete some, or use fewer rules", "TOO_LARGE")
+    return data
+
+
+def decode_users(data: bytes) -> tuple[UserEntry, ...]:
+    """Parse the content of the file. Raises Corrupt with the field and what was expected."""
+    if len(data) > FILE_BYTES_MAX:
+        raise Corrupt(f"file of users: {len(data)} bytes; at most {FILE_BYTES_MAX} are possible")
+    try:
+        format = _decode_format(data).format
+        if format != FORMAT:
+            problem = f"format is {format}; this version of Stele reads {FORMAT}"
+            raise Corrupt(f"file of users: {problem}; use the version that wrote it", "UNKNOWN_FORMAT")
+        users = _decode(data).users
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Corrupt(f"file of users: {error}") from None
+    if (fault := users_fault(users)) is not None:
+        raise Corrupt(f"file of users: {fault}")
+    return users
+
+
+def users_fault(users: Sequence[UserEntry]) -> str | None:
+    """Return what is wrong with users, with the user and the field; None when all are possible."""
+    if len(users) > USERS_MAX:
+        return f"{len(users)} users; at most {USERS_MAX} are possible"
+    seen = set[str]()
+    for number, user in enumerate(users):
+        if (fault := _fault(user)) is not None:
+            return f"users[{number}] {user.name[:80]!r}: {fault}"
+        if user.name in seen:
+            return f"users[{number}].name is {user.name!r} a second time; names must differ"
+        seen.add(user.name)
+    return None
+
+
+def _fault(user: UserEntry) -> str | None:
+    if not NAME.fullmatch(user.name):
+        text = (
+            f"1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
+        return f"name: expected {text}"
+    counts = (("passwords", user.passwords, PASSWORDS_MAX), ("keyspaces", user.keyspaces, KEYSPACES_MAX))
+    for name, values, most in counts:
+        if len(values) > most:
+            return f"{name}: {len(values)} values; at most {most} are possible"
+    if not 0 <= user.connections_max <= CONNECTIONS_MAX:
+        return f"connections_max is {user.connections_max}; expected 0 to {CONNECTIONS_MAX}"
+    for number, each in enumerate(user.passwords):
+        if not _SHA256.fullmatch(each) and (fault := _scrypt_fault(each)) is not None:
+            return f"passwords[{number}]: {fault}"
+    if (fault := next(filter(None, map(name_fault, user.keyspaces)), None)) is not None:
+        return f"keyspaces: {fault}"
+    try:
+        user.rights()
+    except BadInput as error:
+        return error.text
+    return None
+
+
+# -- passwords
+
+
+class Scrypt(msgspec.Struct, frozen=True):
+    """A password that a person chose. `matches` takes about 50 ms and SCRYPT_MEMORY_MAX bytes at most."""
+
+    n: int
+    r: int
+    p: int
+    salt: bytes
+    digest: bytes
+
+    def compute(self, password: bytes) -> bytes:
+        """Return the digest that a password has with this salt."""
+        return scrypt(password, self.salt, self.n, self.r, self.p)
+
+
+def scrypt(password: bytes, salt: bytes, n: int, r: int, p: int) -> bytes:
+    """Compute scrypt; outside of the event loop."""
+    most = 2 * SCRYPT_MEMORY_MAX
+    return hashlib.scrypt(password, salt=salt, n=n, r=r, p=p, maxmem=most, dklen=DIGEST_BYTES)
+
+
+def generated_hash(password: bytes) -> str:
+    """Return the entry of a password of at least 256 random bits."""
+    return f"sha256:{hashlib.sha256(password).hexdigest()}"
+
+
+def chosen_hash(password: bytes, salt: bytes) -> str:
+    """Return the entry of a password that a person chose. Takes about 50 ms."""
+    digest = scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
+    return f"scrypt:{SCRYPT_N}:{SCRYPT_R}:{SCRYPT_P}:{salt.hex()}:{digest.hex()}"
+
+
+def read_hash(text: str) -> bytes | Scrypt:
+    """Return the SHA-256 of a generated password, or what a chosen one is checked with; `text` is valid."""
+    if (found := _SHA256.fullmatch(text)) is not None:
+        return bytes.fromhex(found[1])
+    found = _SCRYPT.fullmatch(text)
+    assert found is not None
+    n, r, p = map(int, found.groups()[:3])
+    return Scrypt(n, r, p, bytes.fromhex(found[4]), bytes.fromhex(found[5]))
+
+
+def _scrypt_fault(text: str) -> str | None:
+    found = _SCRYPT.fullmatch(text)
+    if found is None:
+        return "expected sha256:HEX or scrypt:N:R:P:SALT:HEX, hex digits in lower case, 32 bytes of digest"
+    n, r, p = map(int, found.groups()[:3])
+    if n < 2 or n & (n - 1) or r < 1 or p < 1 or 128 * n * r * p > SCRYPT_MEMORY_MAX:
+        return f"N is {n}, R {r}, P {p}; expected a power of 2, and 128*N*R*P up to {SCRYPT_MEMORY_MAX}"
+    if len(found[4]) % 2 or not SALT_BYTES_MIN <= len(found[4]) // 2 <= SALT_BYTES_MAX:
+        return f"a salt of {len(found[4])} hex digits; expected {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes"
+    return None
