@@ -37,7 +37,7 @@ _entries = st.builds(
         tuple
     ),
     keyspaces=st.lists(st.sampled_from(["shop", "default", "db7"]), max_size=3).map(tuple),
-    enabled=st.booleans(),
+    active=st.booleans(),
     connections_max=st.integers(0, CONNECTIONS_MAX),
 )
 

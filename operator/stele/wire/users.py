@@ -2,7 +2,7 @@
 
 It is JSON, so that `kubectl get secret orders-users -o jsonpath='{.data.users}' | base64 -d` shows
 
-    {"format":1,"users":[{"name":"shop","enabled":true,"passwords":["sha256:2c26..."],
+    {"format":1,"users":[{"name":"shop","active":true,"passwords":["sha256:2c26..."],
                           "rules":["+@read","~orders:*"],"keyspaces":["shop"],"connections_max":0}]}
 
 A file of another format, or with an unknown field or an impossible value, is rejected as Corrupt and never
@@ -53,13 +53,13 @@ class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passwords: Annotated[tuple[str, ...], Meta(max_length=PASSWORDS_MAX)]
     rules: Annotated[tuple[str, ...], Meta(max_length=RULES_MAX)]
     keyspaces: Annotated[tuple[str, ...], Meta(max_length=KEYSPACES_MAX)] = ()
-    enabled: bool = True
+    active: bool = True
     connections_max: Annotated[int, Meta(ge=0, le=CONNECTIONS_MAX)] = 0
 
     def rights(self) -> User:
         """Return its compiled rights. Raises BadInput that names the field."""
         try:
-            return compile_user(self.name, self.rules, self.keyspaces, enabled=self.enabled)
+            return compile_user(self.name, self.rules, self.keyspaces, active=self.active)
         except RuleError as error:
             raise BadInput(f"rules: {error}") from None
 

@@ -84,7 +84,7 @@ class User:
     """
 
     name: str
-    enabled: bool = True
+    active: bool = True
     all_commands: bool = False
     commands: frozenset[str] = frozenset()
     command_rules: tuple[str, ...] = ("-@all",)
@@ -183,12 +183,12 @@ def _refused_channel(user: User, channels: Sequence[bytes], *, literal: bool) ->
 
 
 def compile_user(
-    name: str, rules: Sequence[Rule], keyspaces: Iterable[str] = (), *, enabled: bool = True
+    name: str, rules: Sequence[Rule], keyspaces: Iterable[str] = (), *, active: bool = True
 ) -> User:
     """Return the user that rules make of one without rights. Raises RuleError."""
     if len(rules) > RULES_MAX:
         raise RuleError(f"{len(rules)} rules; at most {RULES_MAX} are possible")
-    user = User(name, enabled, keyspaces=tuple(each.encode() for each in keyspaces))
+    user = User(name, active, keyspaces=tuple(each.encode() for each in keyspaces))
     for rule in rules:
         user = _apply(user, rule)
     return user
@@ -242,9 +242,9 @@ def _no_channels(user: User) -> User:
 
 
 _WORDS: Mapping[str, Callable[[User], User]] = {
-    "on": lambda user: replace(user, enabled=True),
-    "off": lambda user: replace(user, enabled=False),
-    "reset": lambda user: replace(_no_commands(_no_keys(_no_channels(user))), enabled=False),
+    "on": lambda user: replace(user, active=True),
+    "off": lambda user: replace(user, active=False),
+    "reset": lambda user: replace(_no_commands(_no_keys(_no_channels(user))), active=False),
     "allcommands": _all_commands,
     "+@all": _all_commands,
     "nocommands": _no_commands,
