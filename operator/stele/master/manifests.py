@@ -12,6 +12,7 @@ from typing import Any
 
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
+from stele.master.secret_volumes import TLS_FOLDER, TLS_MOUNT, USERS_FILE, USERS_MOUNT, secret_volumes
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.model.ownership import CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
@@ -248,7 +249,7 @@ def _env(**values: str) -> list[Object]:
 
 
 def _mounts() -> list[Object]:
-    return [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}]
+    return [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}, TLS_MOUNT]
 
 
 def _member_container(cluster: TabletCluster, member: str, image: str, pull: str) -> Object:
@@ -267,6 +268,8 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
                 STELE_FSYNC=cluster.spec.storage.fsync.value,
                 STELE_HEARTBEAT_MS=str(int(detection.heartbeat_seconds * 1000)),
                 STELE_LEASE_MS=str(int(detection.lease_seconds * 1000)),
+                STELE_TLS_DIR=TLS_FOLDER,
+                STELE_USERS_FILE=USERS_FILE,
             ),
         ],
         "ports": [{"name": name, "containerPort": port} for name, port in _MEMBER_PORTS],
@@ -278,7 +281,7 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
         "resources": _resources(cluster),
         "terminationMessagePolicy": LAST_LOG,
         "securityContext": _security(),
-        "volumeMounts": _mounts(),
+        "volumeMounts": [*_mounts(), USERS_MOUNT],
     }
 
 
@@ -295,7 +298,7 @@ def _transfer_container(image: str, pull: str) -> Object:
         "image": image,
         "imagePullPolicy": pull,
         "command": ["stele-transfer"],
-        "env": _env(STELE_DATA_DIR="/data"),
+        "env": _env(STELE_DATA_DIR="/data", STELE_TLS_DIR=TLS_FOLDER),
         "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "terminationMessagePolicy": LAST_LOG,
@@ -386,6 +389,7 @@ def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": own}},
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            *secret_volumes(cluster.metadata.name, own),
         ],
     }
     members = selector(cluster.metadata.name)

@@ -62,6 +62,10 @@ class Settings:
     pod_uid: str = setting(
         "STELE_POD_UID", "of its pod; without it its death is never proven, leases are waited for", default=""
     )
+    tls_dir: str = setting(
+        "STELE_TLS_DIR", "folder with tls.crt, tls.key and ca.crt; without it no TLS", default=""
+    )
+    users_file: str = setting("STELE_USERS_FILE", "the users of the cluster", default="")
     crash_point: str = setting("STELE_CRASH_POINT", "for tests: die at this step, NAME or NAME:N", default="")
     boot_id: str = ""
 

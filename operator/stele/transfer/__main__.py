@@ -46,6 +46,9 @@ class Settings:
     )
     bind: str = setting("STELE_BIND", "address to listen on; every one of the pod by default", default="")
     port: AnyPort = setting("STELE_TRANSFER_PORT", "copies; 0 picks a free one", default=7002)
+    tls_dir: str = setting(
+        "STELE_TLS_DIR", "folder with tls.crt, tls.key and ca.crt; without it no TLS", default=""
+    )
 
 
 def make_app(settings: Settings) -> web.Application:
