@@ -1,0 +1,207 @@
+"""Makes certificate authorities and leaves (ECDSA P-256, PEM), and reads what of them decides.
+
+Making a key and signing takes less than a millisecond on most machines, but tens of them on a busy one: call
+it outside of the event loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from stele.errors import Corrupt
+
+SKEW = timedelta(hours=1)
+"""How long before its making a certificate is valid, for clocks that are behind."""
+NAME_CHARACTERS_MAX = 64
+"""Longest common name that X.509 allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key, both PEM. The key is never shown."""
+
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"Pair({self.certificate!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a leaf says of its holder: names for people, for programs, and hosts (names or addresses)."""
+
+    common: str
+    uris: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a certificate says. Times are in Unix seconds; `key_id` and `issuer_key_id` are of public keys."""
+
+    begins: float
+    ends: float
+    key_id: bytes
+    issuer_key_id: bytes
+    uris: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def make_authority(name: str, now: float, days: int) -> Pair:
+    """Make a CA that signs leaves only."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _subject(name)
+    builder = _builder(subject, subject, key.public_key(), now, now + timedelta(days=days).total_seconds())
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=False, issues=True), critical=True)
+    return _signed(builder.add_extension(_issued_by(key.public_key()), critical=False), key, key)
+
+
+def sign_leaf(authority: Pair, names: Names, now: float, days: int) -> Pair:
+    """Make a key and its certificate, for servers and clients, that ends with the CA at the latest.
+
+    Raises Corrupt when the CA cannot be read, or does not fit its key.
+    """
+    issuer, issuer_key = _certificate(authority.certificate), _key(authority.key)
+    if issuer.public_key() != issuer_key.public_key():
+        raise Corrupt("the key of the CA is not that of its certificate")
+    key = ec.generate_private_key(ec.SECP256R1())
+    ends = min(now + timedelta(days=days).total_seconds(), issuer.not_valid_after_utc.timestamp())
+    builder = _builder(_subject(names.common), issuer.subject, key.public_key(), now, ends)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    for extension, critical in (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(signs=True, issues=False), True),
+        (x509.ExtendedKeyUsage(usages), False),
+        (_alternatives(names), False),
+        (_issued_by(issuer_key.public_key()), False),
+    ):
+        builder = builder.add_extension(extension, critical=critical)
+    return _signed(builder, key, issuer_key)
+
+
+def read_certificate(pem: bytes) -> Facts:
+    """Return what the first certificate says. Raises Corrupt."""
+    found = _certificate(pem)
+    try:
+        own = found.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+        issuer = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+        uris, hosts = _names_of(found)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+        raise Corrupt(f"certificate: {error}") from None
+    begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    return Facts(begins, ends, own, issuer or b"", uris, hosts)
+
+
+def check_pair(pair: Pair) -> None:
+    """Raise Corrupt unless certificate and key can be read and fit."""
+    if _certificate(pair.certificate).public_key() != _key(pair.key).public_key():
+        raise Corrupt("the key is not that of the certificate")
+
+
+def is_signed_by(leaf: bytes, authority: bytes) -> bool:
+    """Return whether the CA has signed the leaf. Raises Corrupt when either cannot be read."""
+    try:
+        _certificate(leaf).verify_directly_issued_by(_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _certificate(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise Corrupt(f"certificate: {error}") from None
+
+
+def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Corrupt("the key cannot be read: expected an unencrypted PEM") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("the key is not of an elliptic curve")
+    return key
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:NAME_CHARACTERS_MAX])])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: float, ends: float
+) -> x509.CertificateBuilder:
+    own = x509.SubjectKeyIdentifier.from_public_key(key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.fromtimestamp(now, UTC) - SKEW)
+        .not_valid_after(datetime.fromtimestamp(ends, UTC))
+        .add_extension(own, critical=False)
+    )
+
+
+def _usage(*, signs: bool, issues: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=issues,
+        crl_sign=issues,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _issued_by(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+
+
+def _alternatives(names: Names) -> x509.SubjectAlternativeName:
+    uris: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in names.uris]
+    return x509.SubjectAlternativeName([*uris, *map(_host, names.hosts)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _names_of(found: x509.Certificate) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    try:
+        names: Sequence[x509.GeneralName] = list(
+            found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        )
+    except x509.ExtensionNotFound:
+        return (), ()
+    uris = (each.value for each in names if isinstance(each, x509.UniformResourceIdentifier))
+    hosts = (str(each.value) for each in names if isinstance(each, x509.DNSName | x509.IPAddress))
+    return tuple(uris), tuple(hosts)
+
+
+def _signed(
+    builder: x509.CertificateBuilder,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+) -> Pair:
+    certificate = builder.sign(issuer_key, hashes.SHA256())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), private)
