@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from e2e.cluster.command_line import EXIT_OK, choose_cluster, exit_code_of, grammar
 from e2e.cluster.steps import say
 from e2e.demo import main, stage
-from e2e.demo.report import draw
+from e2e.demo.report import show
 from e2e.demo.settings import ALL_PHASES, SMALL_PHASES, PhaseName, Settings
 
 SMALL_RECORDS, SMALL_PADDED, SMALL_QUIET_SECONDS, SMALL_SAFE_SECONDS_MAX = 3_000, 600, 3.0, 240.0
-TABLE_COLUMNS_MIN = 150
 
 _DESCRIPTION = """\
 The whole way once, on a real Kubernetes with real data: load, let clients read and write while members are
@@ -111,8 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         json.dump(result.as_json(), sys.stdout, indent=1)
         print(flush=True)
     else:
-        console = Console()
-        draw(result, console if console.width >= TABLE_COLUMNS_MIN else Console(width=TABLE_COLUMNS_MIN))
+        show(result)
     say(f"The result is also in {path}")
     if settings.json:
         say("\n".join(result.problems()) or "Every promise was kept.")

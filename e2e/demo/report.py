@@ -19,6 +19,7 @@ from e2e.demo.settings import COPY_NOTHING, PhaseName
 from e2e.demo.state import Moves
 from e2e.demo.verify import Verification
 
+TABLE_COLUMNS_MIN = 150
 NO_SPARK = "Spark copied nothing in the whole run; the refusals and events of the rebalances say why."
 NO_KILL = (
     "In phase {phase} the operator was {how}: nothing shows that it goes on after a kill amid the moves."
@@ -175,6 +176,12 @@ def moves_json(moves: Moves, seconds: float) -> dict[str, Any]:
         "megabytes_per_second": round(moves.bytes_copied / seconds / 1e6, 2) if seconds else 0.0,
         "engines": list(moves.engines),
     }
+
+
+def show(result: Result) -> None:
+    """Draw on standard output, as wide as the table is at least."""
+    console = Console()
+    draw(result, console if console.width >= TABLE_COLUMNS_MIN else Console(width=TABLE_COLUMNS_MIN))
 
 
 def draw(result: Result, console: Console) -> None:

@@ -6,7 +6,28 @@ import pytest
 
 from e2e.demo.settings import COPY_NOTHING
 from e2e.scenarios import planned_stops
+from tests.e2e.test_report import good
 from tests.e2e.test_smoke import records_without_apt
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "told"),
+    [("", 0, "Every promise was kept."), ("no node is left", 1, "The run stopped: no node is left")],
+)
+def test_the_command_draws_the_result_and_fails_when_a_promise_was_broken(
+    failure: str,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = good()
+    result.failure = failure
+    monkeypatch.setattr(planned_stops, "run", lambda: result)
+    assert planned_stops.main() == code
+    out = capsys.readouterr().out
+    assert told in out
+    assert "longest pause ms" in out
 
 
 @pytest.mark.cluster
