@@ -21,6 +21,7 @@ ELSEWHERE = b"elsewhere"
 """A keyspace of its own, which is cleared again and again."""
 OPERATIONS_MAX = 4
 BRIEF_MS = (100, 1000)
+IN_ONE = "transaction over a Redis connection"
 
 
 class TransferClient(RedisClient):
@@ -47,7 +48,8 @@ class TransferClient(RedisClient):
         if isinstance(reply, list):
             if any(isinstance(each, Failure) for each in reply):
                 raise Violation(SUMS, f"a command of a transaction failed: {reply}", key=commands[0][1])
-            self._trace.cover("transaction over a Redis connection")
+            partitions = {self._keys.partition(each[1]) for each in commands}
+            self._trace.cover("transaction across partitions" if len(partitions) > 1 else IN_ONE)
         return reply
 
     # -- accounts
