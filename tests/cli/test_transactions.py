@@ -25,22 +25,26 @@ def facts(partition: int, *, in_doubt: bool) -> TransactionFacts:
 LISTED = {
     "m0": (facts(5, in_doubt=False), facts(1, in_doubt=True)),
     "m1": (facts(2, in_doubt=True),),
+    "m2": (),
 }
+SILENT, FAILING = {"m2"}, set[str]()
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What members are asked to change; m2 does not answer."""
+    """What members are asked to change; those in SILENT do not answer, as those in FAILING to a change."""
     asked: list[tuple[Any, ...]] = []
 
     async def members(self: Console, name: str | None = None) -> list[object]:
         return [SimpleNamespace(metadata=SimpleNamespace(name=each)) for each in ("m0", "m1", "m2")]
 
     async def ask(self: Console, method: str, member: str, path: str, **query: str) -> Any:
-        if member == "m2":
-            raise Unavailable("m2 is silent")
+        if member in SILENT:
+            raise Unavailable(f"{member} is silent")
         if method == "GET":
             return msgspec.to_builtins(TransactionList(LISTED[member]))
+        if member in FAILING:
+            raise Unavailable(f"{member} fails")
         asked.append((method, member, path, query))
         return {"partitions": [1 if member == "m0" else 2]}
 
@@ -74,6 +78,42 @@ async def test_all_owners_are_told_and_silent_members_are_named(ask: Shell, aske
     assert asked == [("POST", member, path, {"verdict": "abort"}) for member in ("m0", "m1")]
     assert ran.code == 3
     assert "run it again with the same verdict" in ran.err
+    assert "m2 is silent" in ran.err
+
+
+async def test_the_others_are_told_when_one_fails(
+    ask: Shell, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SILENT", set())
+    monkeypatch.setitem(globals(), "FAILING", {"m0"})
+    ran = await ask("tx", "resolve", NAME, "commit")
+    assert [member for _, member, *_ in asked] == ["m1"]
+    assert ran.code == 3
+    assert "ended in partitions [2], left in [1]; run it again with the same verdict: " in ran.err
+    assert "m0 fails" in ran.err
+    monkeypatch.setitem(globals(), "FAILING", set())
+    monkeypatch.setitem(LISTED, "m1", ())
+    assert (await ask("tx", "resolve", NAME, "commit")).out == f"{NAME} is ended by commit in partitions 1\n"
+
+
+async def test_nothing_is_done_while_one_partition_can_end_it_by_itself(
+    ask: Shell, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LISTED, "m2", (msgspec.structs.replace(facts(7, in_doubt=True), in_doubt=False),))
+    monkeypatch.setitem(globals(), "SILENT", set())
+    ran = await ask("tx", "resolve", NAME, "abort")
+    assert ran.code == 2
+    assert "it can end by itself in partitions [7], so nothing is done" in ran.err
+    assert asked == []
+
+
+async def test_one_without_locks_is_named(
+    ask: Shell, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "SILENT", set())
+    ran = await ask("tx", "resolve", "uuid.1.1", "abort")
+    assert (ran.code, asked) == (2, [])
+    assert 'TRANSACTION is "uuid.1.1"; it has no locks' in ran.err
 
 
 async def test_other_verdicts_are_refused(ask: Shell, asked: list[Any]) -> None:

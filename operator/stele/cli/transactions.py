@@ -78,23 +78,34 @@ def resolve(
       kubectl stele tx resolve 0b0c9f4e-6a52-4a43-b3e0-6f1f1a4a3a11.3.42 abort -n stele
     """
 
-    async def end(console: "Console") -> list[int]:
-        held, errors = await _ask_all(console, cluster)
-        owners = sorted({owner for owner, each in held if each.transaction == transaction})
-        if not owners and not errors:
-            raise BadInput(f'TRANSACTION is "{transaction}"; it has no locks (any more)', "NOT_FOUND")
-        partitions: list[int] = []
-        for owner in owners:
-            path = f"/v1/transactions/{quote(transaction, safe='')}/resolve"
-            answer = await console.ask_member("POST", owner, path, verdict=verdict.value)
-            partitions += answer["partitions"]
-        if errors:
-            text = f"done in partitions {sorted(partitions)}; run it again with the same verdict, because"
-            raise Unavailable(f"{text} members did not answer: {'; '.join(errors)}")
-        return sorted(partitions)
-
-    done = where.ask(end)
+    done = where.ask(lambda console: _end(console, cluster, transaction, verdict.value))
     print(f"{transaction} is ended by {verdict.value} in partitions {', '.join(map(str, done))}")
+
+
+async def _end(console: "Console", cluster: str | None, transaction: str, verdict: str) -> list[int]:
+    """Return the partitions in which it is ended. Nothing is done while it can end by itself in any.
+
+    Raises Unavailable, naming what is done and what is left, unless it is ended in all of them.
+    """
+    held, errors = await _ask_all(console, cluster)
+    mine = [(owner, each) for owner, each in held if each.transaction == transaction]
+    if not mine and not errors:
+        raise BadInput(f'TRANSACTION is "{transaction}"; it has no locks (any more)', "NOT_FOUND")
+    certain = sorted(each.partition for _, each in mine if not each.in_doubt)
+    if certain:
+        text = f'TRANSACTION is "{transaction}"; it can end by itself in partitions {certain}'
+        raise BadInput(f"{text}, so nothing is done: look again in some seconds", "NOT_IN_DOUBT")
+    done, path = list[int](), f"/v1/transactions/{quote(transaction, safe='')}/resolve"
+    for owner in sorted({owner for owner, _ in mine}):
+        try:
+            done += (await console.ask_member("POST", owner, path, verdict=verdict))["partitions"]
+        except SteleError as error:
+            errors.append(str(error))
+    if errors:
+        left = sorted({each.partition for _, each in mine}.difference(done))
+        text = f"ended in partitions {sorted(done)}, left in {left or 'those of members that did not answer'}"
+        raise Unavailable(f"{text}; run it again with the same verdict: {'; '.join(errors)}")
+    return sorted(done)
 
 
 async def _ask_all(console: "Console", cluster: str | None) -> tuple[list[Held], list[str]]:
