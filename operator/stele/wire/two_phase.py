@@ -20,10 +20,9 @@ from stele.wire.transaction import Transaction
 
 TX = b"STELE.TX"
 """Name under which these messages travel to owners; not for clients."""
-PREPARE, DECIDE, ASK, END, TOLD, MARK, HISTORY = (
-    b"prepare", b"decide", b"ask", b"end", b"told", b"mark", b"history"
+PREPARE, DECIDE, ASK, KNOWN, END, TOLD, MARK, HISTORY = (
+    b"prepare", b"decide", b"ask", b"known", b"end", b"told", b"mark", b"history"
 )  # fmt: skip
-VERBS = frozenset({PREPARE, DECIDE, ASK, END, TOLD, MARK, HISTORY})
 _LOCKING = (PREPARE, DECIDE)
 
 INTENTS = b"@@intents"
@@ -71,7 +70,9 @@ class EndMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class IdMessage(msgspec.Struct, array_like=True, frozen=True):
-    """Told: all participants know; Mark: all before this id are over."""
+    """Known: which verdict does a participant know; Told: all participants know; Mark: all before this id are
+    over.
+    """
 
     id: _Id
 

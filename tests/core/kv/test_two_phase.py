@@ -24,6 +24,9 @@ ALL = {
     "cleared": Faults(clears=1, restarts=1, deaths=1),
     "asked early": Faults(early_asks=1, cuts=1, repeats=1),
     "reset": Faults(resets=1, deaths=1),
+    "lost": Faults(losses=1, deaths=1, repeats=1),
+    "lost and cut": Faults(losses=1, cuts=1),
+    "refused": Faults(refusals=1, cuts=1, repeats=1),
 }
 
 
@@ -33,6 +36,7 @@ THREE = {
     "watched by three": Faults(cuts=1, writes=2),
     "restarted by three": Faults(restarts=1, deaths=1),
     "reset by three": Faults(resets=1, deaths=1),
+    "lost by three": Faults(losses=1, deaths=1),
 }
 
 
@@ -137,6 +141,21 @@ def end_not_remembered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(two_phase, "end", end)
 
 
+def guessing_participant(patch: pytest.MonkeyPatch) -> None:
+    """A participant that knows no verdict says that there was none."""
+    patch.setattr(two_phase, "recall", lambda ledger, id: Step(Status.ABORTED))
+
+
+def nobody_recalled(patch: pytest.MonkeyPatch) -> None:
+    """What others know is not asked for, when the coordinator has lost its data."""
+    patch.setattr(World, "recalled", lambda world, number: Status.UNKNOWN)
+
+
+def lost_part_not_counted(patch: pytest.MonkeyPatch) -> None:
+    real = two_phase.end
+    patch.setattr(two_phase, "end", lambda *args: real(*args)._replace(status=Status.DONE))
+
+
 BUGS = {
     forgotten_early: Faults(cuts=1, deaths=1),
     repeated_prepare: Faults(repeats=1),
@@ -148,15 +167,22 @@ BUGS = {
     lock_released_at_prepare: Faults(writes=1),
     refusal_not_logged: Faults(cuts=1, repeats=1, writes=2),
     end_not_remembered: Faults(repeats=1, deaths=1),
+    guessing_participant: Faults(resets=1, deaths=1),
+    nobody_recalled: Faults(resets=1, deaths=1),
+    lost_part_not_counted: Faults(losses=1),
 }
+
+
+BY_THREE = (guessing_participant, nobody_recalled)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(bug, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    explore(World.new(2, BUGS[bug]))
+    participants = 3 if bug in BY_THREE else 2
+    explore(World.new(participants, BUGS[bug]))
     bug(monkeypatch)
     with pytest.raises(ViolationError):
-        explore(World.new(2, BUGS[bug]))
+        explore(World.new(participants, BUGS[bug]))
 
 
 # -- locks

@@ -2,7 +2,7 @@
 
 Each participant has one counter, which the transaction adds 1 to. The coordinator's part watches its
 counter. Besides, plain writes add 10 or take 10 away, a keyspace is cleared, owners start again, messages are
-repeated, connections end, the originator dies, and the coordinator's partition is reset.
+repeated, connections end, the originator dies, and partitions are reset: the coordinator's, or another one.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Faults:
     writes: int = 0
     clears: int = 0
     resets: int = 0
+    losses: int = 0
+    refusals: int = 0
     early_asks: int = 0
 
 
@@ -63,6 +65,8 @@ class Partition:
     marked: Mark | None = None
     locked: bool = False
     applied: int = 0
+    applied_before: int = 0
+    lost: int = 0
     base: int = 0
 
     def intent(self, id: TxId) -> Intent | None:
@@ -80,7 +84,7 @@ class Partition:
     def key(self) -> object:
         return (
             *(self.value, self.history, tuple(self.intents.items()), tuple(self.outcomes.items())),
-            *(self.marked, self.locked, self.applied, self.base),
+            *(self.marked, self.locked, self.applied, self.applied_before, self.lost, self.base),
         )
 
     def locks(self) -> Locks:
@@ -88,6 +92,7 @@ class Partition:
 
     def log(self, step: Step) -> None:
         """Apply what a step logs, in one operation."""
+        self.lost += step.status is Status.LOST
         for _, _, value, _ in step.changes:
             if self.value != self.base:
                 raise ViolationError(f"partition {self.number} was changed between evaluation and commit")
@@ -160,11 +165,14 @@ class World:
     def _recovery(self, part: Partition) -> Iterator[tuple[str, Callable[[World], None]]]:
         number = part.number
         asks = [each for each, _ in self.asked]
-        if ID in part.intents and number not in (*asks, *self.in_doubt) and not self.alive:
+        left = not self.alive or self.originator.over
+        if ID in part.intents and number not in (*asks, *self.in_doubt) and left:
             yield f"ask for {number}", lambda world: world.ask(number)
         for at, status in self.asked:
             if at == number:
                 yield f"tell {number} {status.name}", lambda world: world.tell(number)
+        if number in self.in_doubt and ID in part.intents and self.recalled(number) is not Status.UNKNOWN:
+            yield f"recall for {number}", lambda world: world.recall(number)
         if not self.alive and part.marked is None:
             yield f"close {number}", lambda world: world.set_mark(number, Mark(ID.incarnation + 1, 0))
         if self.originator.over and self.alive and part.marked is None:
@@ -186,6 +194,9 @@ class World:
         if faults.cuts and self.alive:
             for send in self.waiting:
                 yield f"cut {send}", lambda world, send=send: world.cut(send)
+        for send in self.waiting:
+            if faults.refusals and self.alive and send.verb is Verb.DECIDE:
+                yield f"refuse {send}", lambda world, send=send: world.refuse(send)
         if faults.deaths and self.alive:
             yield "die", World.die
         for part in self.partitions:
@@ -202,6 +213,8 @@ class World:
             yield f"clear {number}", lambda world: world.clear(number)
         if faults.resets and number == self.originator.coordinator:
             yield f"reset {number}", lambda world: world.reset_partition(number)
+        if faults.losses and number != self.originator.coordinator:
+            yield f"lose {number}", lambda world: world.lose_partition(number)
         if faults.early_asks and ID in part.intents and not self.asked:
             yield f"ask early for {number}", lambda world: world.ask(number, early=True)
 
@@ -246,6 +259,12 @@ class World:
         self.sent = tuple(each for each in self.sent if each != send)
         self.stale = tuple(sorted({*self.stale, send}))
         self.originator.lost(send)
+
+    def refuse(self, send: Send) -> None:
+        """No owner takes the message, now or later."""
+        self._spend("refusals")
+        self.waiting = tuple(each for each in self.waiting if each != send)
+        self.originator.answered(send, Status.REFUSED)
 
     def die(self) -> None:
         self._spend("deaths")
@@ -301,6 +320,12 @@ class World:
         self.partitions[number] = Partition(number, history=b"second")
         self.reset = True
 
+    def lose_partition(self, number: int) -> None:
+        self._spend("losses")
+        before = self.partitions[number].applied
+        self.partitions[number] = Partition(number, history=b"second", applied_before=before)
+        self.asked = tuple(each for each in self.asked if each[0] != number)
+
     # -- those left alone
 
     def ask(self, number: int, *, early: bool = False) -> None:
@@ -316,10 +341,26 @@ class World:
         status = next(status for at, status in self.asked if at == number)
         self.asked = tuple(each for each in self.asked if each[0] != number)
         if status is Status.UNKNOWN:
+            status = self.recalled(number)
+        if status is Status.UNKNOWN:
+            if any(ID in each.outcomes for each in self.partitions[:-1] if each.number != number):
+                raise ViolationError(f"partition {number} is in doubt although another one knows")
             self.in_doubt += (number,)
         else:
-            verdict = Verdict.COMMIT if status is Status.COMMITTED else Verdict.ABORT
-            self.partitions[number].log(two_phase.end(self.partitions[number], ID, verdict))
+            self._end(number, status)
+
+    def recalled(self, number: int) -> Status:
+        """What the others than this one and the coordinator know."""
+        others = (each for each in self.partitions[:-1] if each.number != number)
+        told = (two_phase.recall(each, ID).status for each in others)
+        return next((each for each in told if each is not Status.UNKNOWN), Status.UNKNOWN)
+
+    def recall(self, number: int) -> None:
+        self._end(number, self.recalled(number))
+
+    def _end(self, number: int, status: Status) -> None:
+        verdict = Verdict.COMMIT if status is Status.COMMITTED else Verdict.ABORT
+        self.partitions[number].log(two_phase.end(self.partitions[number], ID, verdict))
 
     def drive(self, number: int) -> None:
         self.driven += (number,)
@@ -349,7 +390,6 @@ class World:
 
     def check_rest(self) -> None:
         """What holds when nothing more happens by itself."""
-        applied = [part.applied for part in self.partitions]
         if self.reset:
             # What the coordinator decided may be lost with its data: the others may not guess.
             others = self.partitions[:-1]
@@ -357,11 +397,21 @@ class World:
             if self.originator.outcome is Answered.COMMITTED and not kept:
                 raise ViolationError("a committed part was aborted")
             return
-        if len(set(applied)) > 1:
+        done = [part.applied or self._went(part) for part in self.partitions]
+        applied = [part.applied for part in self.partitions]
+        if len(set(done)) > 1:
             raise ViolationError(f"one part was done and another not: {applied}")
         if any(part.intents or part.locked for part in self.partitions):
             raise ViolationError("a lock is left")
-        self._check_told(applied[0])
+        self._check_told(applied[-1])
+
+    def _went(self, part: Partition) -> bool:
+        """Whether the part went with its partition's data: it was done before, or its loss is counted.
+
+        After the originator's death, the mark of its next process may come first, and nobody counts it.
+        """
+        unseen = part.history == b"second" and part.marked is not None and not self.alive
+        return bool(part.applied_before or part.lost or (unseen and self.partitions[-1].applied))
 
     def _check_told(self, applied: int) -> None:
         outcome = self.originator.outcome

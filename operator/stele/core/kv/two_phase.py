@@ -30,9 +30,11 @@ INTENTS_BYTES_MAX = 32 * 1024 * 1024
 ASK_SECONDS = 2.0
 """Age of an intent from which on its owner asks the coordinator, when the originator is gone."""
 TRANSACTION_SECONDS_MAX = 15.0
-"""A transaction that is not decided after this time is aborted by its originator."""
+"""A transaction that is not prepared after this time is aborted by its originator; to decide it may take as
+long again.
+"""
 ASK_LIVE_SECONDS = TRANSACTION_SECONDS_MAX + 5.0
-"""The same age while the originator is connected: it decides, or aborts, before."""
+"""The same age while the originator is connected: it usually decides, or aborts, before."""
 
 
 class TxId(NamedTuple):
@@ -111,7 +113,8 @@ class Status(IntEnum):
     """PREPARED, REFUSED: the answer has the reply of the part; a refused part does nothing, now or later.
 
     OVER: the message is late; what became of the transaction is not known here any more. UNKNOWN: this
-    partition has lost its data since the transaction began. DONE: the verdict is in effect here.
+    partition has lost its data since the transaction began. DONE: the verdict is in effect here. LOST: it is
+    final here, and the part that it commits is gone: this partition has lost what it had prepared.
     """
 
     PREPARED = 0
@@ -121,6 +124,7 @@ class Status(IntEnum):
     OVER = 4
     UNKNOWN = 5
     DONE = 6
+    LOST = 7
 
 
 class Ledger(Protocol):
@@ -229,17 +233,28 @@ def ask(ledger: Ledger, id: TxId, history: bytes) -> Step:
     return Step(Status.ABORTED, writes=(Write(id, Outcome(Verdict.ABORT), Outcome),))
 
 
+def recall(ledger: Ledger, id: TxId) -> Step:
+    """Return the verdict that a participant knows, UNKNOWN if it knows none; nothing is decided by asking."""
+    outcome = ledger.outcome(id)
+    return Step(Status.UNKNOWN if outcome is None else _status(outcome))
+
+
 def end(ledger: Ledger, id: TxId, verdict: Verdict) -> Step:
-    """Put the verdict into effect at a participant, once. Without an intent, a late Prepare does nothing."""
+    """Put the verdict into effect at a participant, once. Without an intent, a late Prepare does nothing.
+
+    Only what is prepared at all participants is committed: a COMMIT that finds neither an intent nor a sign
+    that it was here before tells that this partition has lost data.
+    """
     if ledger.outcome(id) is not None:
         return Step(Status.DONE)
-    intent, writes = ledger.intent(id), list[Write]()
+    intent, over, writes = ledger.intent(id), covers(ledger.mark(id.member), id), list[Write]()
     if intent is not None:
         writes.append(Write(id, None, Intent))
-    if not covers(ledger.mark(id.member), id):
+    if not over:
         writes.append(Write(id, Outcome(verdict), Outcome))
+    lost = intent is None and not over and verdict is Verdict.COMMIT
     changes = intent.changes if intent is not None and verdict is Verdict.COMMIT else ()
-    return Step(Status.DONE, writes=tuple(writes), changes=changes)
+    return Step(Status.LOST if lost else Status.DONE, writes=tuple(writes), changes=changes)
 
 
 def told(ledger: Ledger, id: TxId) -> Step:

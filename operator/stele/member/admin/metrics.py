@@ -80,6 +80,9 @@ class Metrics(Collector):
         yield _gauge("stele_transactions_locking", text, len(recovery.held()))
         text = "Those of them whose coordinator has lost its data: a user has to end them."
         yield _gauge("stele_transactions_in_doubt", text, len(recovery.in_doubt))
+        text = "Parts of committed transactions that were lost, with data of their partition."
+        lost = self._node.delayed_replies.counters.lost_parts
+        yield CounterMetricFamily("stele_transactions_lost_parts", text, value=lost)
 
     def _durations(self) -> Iterator[Metric]:
         node = self._node

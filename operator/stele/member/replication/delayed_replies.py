@@ -28,7 +28,8 @@ class Counters(msgspec.Struct):
     `reads` and `writes` were answered here, as the owner; `forwarded` counts requests to other owners. The
     others got no answer: they were not done, or it is `uncertain` whether they were. `backup_reads` were
     answered here as a backup. `async_lost` are operations of Async keyspaces that were answered, and
-    were cut from the log before their commit was known here.
+    were cut from the log before their commit was known here. `lost_parts` are those of committed transactions
+    whose intents were gone.
     """
 
     reads: int = 0
@@ -39,6 +40,7 @@ class Counters(msgspec.Struct):
     unavailable_writes: int = 0
     uncertain: int = 0
     async_lost: int = 0
+    lost_parts: int = 0
 
     @property
     def errors(self) -> int:

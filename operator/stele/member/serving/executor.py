@@ -298,6 +298,7 @@ class CommandExecutor:
         self.turn_budget.spend(made.entries, 0)
         request.takes(made.bytes)
         request.replies.append(made.reply)
+        self.counters.lost_parts += made.lost
         if not made.changes:
             request.reads = True
             return

@@ -69,6 +69,7 @@ class _Running:
     replies: dict[int, list[Reply]] = field(default_factory=dict)
     refusal: Reply = field(default_factory=lambda: ABORTED)
     size: int = 0
+    sent: bool = False
 
     def __post_init__(self) -> None:
         self.driver = two_phase.Originator(list(self.parts))
@@ -149,7 +150,9 @@ class TransactionOriginator:
                     pause = min(2 * pause, AGAIN_SECONDS_MAX)
         finally:
             running.fail(Uncertain("this member stopped; the transaction may or may not be done"))
-            del self._running[running.id.number]
+            # What is left of one that is not over, others end: no mark of this process may say that it is.
+            if driver.over or not running.sent:
+                del self._running[running.id.number]
 
     async def _begin(self, running: _Running) -> bool:
         """Learn the name of the coordinator's data; return False, with an error told, if nobody answers."""
@@ -180,6 +183,7 @@ class TransactionOriginator:
     async def _send(self, running: _Running, send: Send) -> Reply | SteleError:
         """Send one message and return the answer, or why there is none."""
         self._touched[send.partition] = max(running.id.number, self._touched.get(send.partition, 0))
+        running.sent = True
         try:
             return await self._answer(running, send)
         except SteleError as error:
@@ -201,7 +205,9 @@ class TransactionOriginator:
             Transaction([(each[0], each[1], each[2]) for each in part.watches], part.commands),
         )
         verb = PREPARE if send.verb is Verb.PREPARE else DECIDE
-        async with asyncio.timeout(max(0.0, left)):
+        # A Decide ends by itself, and says then whether it may have been done; one that is not waited for
+        # might still be done.
+        async with asyncio.timeout(max(0.0, left) if verb == PREPARE else None):
             (reply,) = await self._router.execute(
                 partition, running.keyspace, [command(verb, message)], seen=running.seen, track=part.track
             )
@@ -217,6 +223,10 @@ class TransactionOriginator:
     def _take(self, running: _Running, send: Send, result: Reply | SteleError) -> bool:
         """Take an answer; return whether there was none."""
         driver = running.driver
+        if isinstance(result, Unavailable) and send.verb is Verb.DECIDE:
+            # Nobody has run it, and nobody will.
+            driver.answered(send, Status.REFUSED)
+            return False
         if isinstance(result, Failure) and send.verb is not Verb.END:
             # It did not run: another transaction has the lock, or the owner does not know the message.
             running.refusal = result

@@ -4,6 +4,7 @@
 intents in memory while it is served, and finds them again in its data before.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,10 +21,12 @@ from stele.core.kv.two_phase import (
     Mark,
     Outcome,
     Ran,
+    Status,
     Step,
     TxId,
     UserChange,
     UserKey,
+    Verdict,
     Write,
 )
 from stele.errors import BadInput
@@ -42,6 +45,7 @@ from stele.wire.two_phase import (
     HISTORY,
     HISTORY_KEY,
     INTENTS,
+    KNOWN,
     MARK,
     MARKS,
     OUTCOMES,
@@ -61,7 +65,10 @@ from stele.wire.two_phase import (
     part_of,
     split_id,
     takes_locks,
+    text_of_id,
 )
+
+log = logging.getLogger("stele.transactions")
 
 REMEMBERED_BYTES_MAX = 16 * 1024
 """Longest reply of a coordinator's part that stays in its log, for an originator whose connection ended."""
@@ -81,7 +88,8 @@ NO_ROOM = Failure(
 
 class Served(NamedTuple):
     """The answer to a message; the changes to log as one operation first, with intents among them; the keys
-    that are about to change; the work done. It `applies` commands when users' entries are among the changes.
+    that are about to change; the work done. It `applies` commands when users' entries are among the changes;
+    those that were promised are `lost` together with data of the partition.
     """
 
     reply: Reply
@@ -91,6 +99,7 @@ class Served(NamedTuple):
     entries: int = 1
     bytes: int = 0
     applies: bool = False
+    lost: bool = False
 
 
 class _Ledger:
@@ -148,10 +157,22 @@ def _simple(ledger: _Ledger, verb: bytes, body: bytes) -> Step:
         return two_phase.ask(ledger, TxId(*asked.id), asked.history)
     if verb == END:
         ended = decode_message(EndMessage, body)
-        return two_phase.end(ledger, TxId(*ended.id), ended.verdict)
+        return _end(ledger, TxId(*ended.id), ended.verdict)
+    if verb == KNOWN:
+        return two_phase.recall(ledger, TxId(*decode_message(IdMessage, body).id))
     if verb == TOLD:
         return two_phase.told(ledger, TxId(*decode_message(IdMessage, body).id))
     raise BadInput(f"message about a transaction: {verb[:20]!r} is none that this build knows")
+
+
+def _end(ledger: _Ledger, id: TxId, verdict: Verdict) -> Step:
+    step = two_phase.end(ledger, id, verdict)
+    if step.status is Status.LOST:
+        log.error(
+            "partition %d: transaction %s is committed, and its part is lost with data of this partition",
+            *(ledger.replica.partition, text_of_id(id)),
+        )
+    return step
 
 
 def _run_part(ledger: _Ledger, attempt: Attempt, message: PartMessage) -> Served:
@@ -202,7 +223,8 @@ def _served(step: Step) -> Served:
     changes += [_change(write) for write in step.writes]
     intents = [write.value for write in step.writes if isinstance(write.value, Intent)]
     changing = tuple((keyspace, key) for each in intents for keyspace, key, *_ in each.changes)
-    return Served(answer(step.status, step.reply), changes, step.writes, changing, applies=bool(step.changes))
+    reply, applies, lost = answer(step.status, step.reply), bool(step.changes), step.status is Status.LOST
+    return Served(reply, changes, step.writes, changing, applies=applies, lost=lost)
 
 
 def _change(write: Write) -> Change:

@@ -8,6 +8,9 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from msgspec import Struct
+
+from stele.core.kv.commands import Failure
 from stele.core.kv.two_phase import (
     ASK_LIVE_SECONDS,
     ASK_SECONDS,
@@ -20,7 +23,7 @@ from stele.core.kv.two_phase import (
     covers,
 )
 from stele.core.tablet.leases import UNKNOWN_INCARNATION
-from stele.errors import Corrupt, Refused, SteleError
+from stele.errors import Corrupt, Refused, SteleError, Unavailable
 from stele.member.background import Background
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
@@ -32,6 +35,7 @@ from stele.wire.storage.volume import Instance
 from stele.wire.two_phase import (
     ASK,
     END,
+    KNOWN,
     MARK,
     OUTCOMES,
     TOLD,
@@ -75,15 +79,18 @@ class TransactionRecovery:
         return [each for each in self._in_doubt if self._holds(*each)]
 
     def held(self) -> list[tuple[int, TxId, Intent, float]]:
-        """Return (partition, transaction, intent, age in seconds) of all locks that this member knows."""
+        """Return (partition, transaction, intent, age in seconds) of all locks in partitions served here."""
         now = self._background.now()
-        locks = [(each.partition, each.locks) for each in self._tablets.replicas.values()]
         return [
-            (partition, id, intent, now - since)
-            for partition, held in locks
-            if held is not None
-            for id, intent, since in held
+            (each.partition, id, intent, now - since)
+            for each in self._served()
+            if each.locks is not None
+            for id, intent, since in each.locks
         ]
+
+    def _served(self) -> list[Replica]:
+        """Return the tablets that this member serves: one that hands over has locks that may be over."""
+        return [each for each in self._tablets.replicas.values() if each.owner and each.owner.serving]
 
     def is_live(self, id: TxId) -> bool:
         """Return whether the process that began the transaction is connected, or this one."""
@@ -94,7 +101,8 @@ class TransactionRecovery:
     async def resolve(self, id: TxId, verdict: Verdict) -> list[int]:
         """End a transaction that is in doubt by a user's verdict, in the partitions that this member owns.
 
-        Returns these partitions. Raises Refused for one that ends by itself, or has no locks here.
+        Returns these partitions. Raises Refused for one that ends by itself, or has no locks here;
+        Unavailable, naming the partitions that are left, when one cannot be ended now.
         """
         here = [partition for partition, each, *_ in self.held() if each == id]
         if not here:
@@ -105,18 +113,27 @@ class TransactionRecovery:
             text = f"transaction {text_of_id(id)} is not in doubt: it ends by itself"
             raise Refused(text, "NOT_IN_DOUBT")
         log.warning("a user ends %s in partitions %s: %s", text_of_id(id), here, verdict.name)
+        errors: dict[int, SteleError] = {}
         for partition in here:
-            await self._end(partition, id, verdict)
+            try:
+                await self._end(partition, id, verdict)
+            except SteleError as error:
+                errors[partition] = error
+        if errors:
+            done = [each for each in here if each not in errors]
+            text = f"ended in partitions {done}, not in {sorted(errors)}: {next(iter(errors.values())).text}"
+            raise Unavailable(text)
         return here
 
     def _holds(self, partition: int, id: TxId) -> bool:
         replica = self._tablets.replicas.get(partition)
-        return replica is not None and replica.locks is not None and id in replica.locks.since
+        locks = replica.locks if replica is not None and replica.owner and replica.owner.serving else None
+        return locks is not None and id in locks.since
 
     def every_second(self) -> None:
         """Ask for the outcomes of intents that are old, and clean up after processes that ended."""
         now = self._background.now()
-        served = [each for each in self._tablets.replicas.values() if each.owner and each.owner.serving]
+        served = self._served()
         for replica in served:
             if replica.locks is not None:
                 for id, intent, since in list(replica.locks):
@@ -141,9 +158,9 @@ class TransactionRecovery:
 
     async def _ask(self, partition: int, id: TxId, intent: Intent) -> None:
         try:
-            question = command(ASK, AskMessage(id, intent.history))
-            (reply,) = await self._router.execute(intent.coordinator, b"", [question])
-            status, _ = split_answer(reply)
+            status = await self._send(intent.coordinator, ASK, AskMessage(id, intent.history))
+            if status is Status.UNKNOWN:
+                status = await self._recalled(partition, id, intent)
             if status is Status.UNKNOWN:
                 self._doubt(partition, id, intent)
                 return
@@ -156,6 +173,18 @@ class TransactionRecovery:
         finally:
             self._asking.discard((partition, id))
 
+    async def _recalled(self, partition: int, id: TxId, intent: Intent) -> Status:
+        """Return what another participant knows of a transaction whose coordinator has lost its data.
+
+        Raises SteleError when one that may know does not answer: nobody may decide before it does.
+        """
+        for each in intent.participants:
+            if each not in (partition, intent.coordinator):
+                status = await self._send(each, KNOWN, IdMessage(id))
+                if status is not Status.UNKNOWN:
+                    return status
+        return Status.UNKNOWN
+
     def _doubt(self, partition: int, id: TxId, intent: Intent) -> None:
         if (partition, id) not in self._in_doubt:
             log.error(
@@ -166,7 +195,14 @@ class TransactionRecovery:
         self._in_doubt[partition, id] = self._background.now() + IN_DOUBT_SECONDS
 
     async def _end(self, partition: int, id: TxId, verdict: Verdict) -> None:
-        await self._router.execute(partition, b"", [command(END, EndMessage(id, verdict))])
+        await self._send(partition, END, EndMessage(id, verdict))
+
+    async def _send(self, partition: int, verb: bytes, message: Struct) -> Status:
+        """Send a message and return the status. Raises SteleError, also when it did not run."""
+        (reply,) = await self._router.execute(partition, b"", [command(verb, message)])
+        if isinstance(reply, Failure):
+            raise Unavailable(f"partition {partition} did not do what was asked: {reply.code} {reply.text}")
+        return split_answer(reply)[0]
 
     def _incarnation_of(self, member: str) -> int | None:
         """Return the incarnation of a member's process, None while it is not connected."""
@@ -220,4 +256,4 @@ class TransactionRecovery:
     async def _tell(self, partition: int, id: TxId, outcome: Outcome) -> None:
         for participant in outcome.participants:
             await self._end(participant, id, outcome.verdict)
-        await self._router.execute(partition, b"", [command(TOLD, IdMessage(id))])
+        await self._send(partition, TOLD, IdMessage(id))
