@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guard.pages import pages
+
 ROOT = Path(__file__).resolve().parents[2]
 OLD_WORDS = {
     "door": "RESP server, or the Service of one member",
@@ -107,3 +109,30 @@ def test_nothing_cites_a_text_that_readers_do_not_have() -> None:
 )
 def test_a_citation_is_found(text: str) -> None:
     assert _CITATION.search(text)
+
+
+_DENIAL = re.compile(
+    r"transactions inside (of )?(a|one) partition|transactions? covers? keys of one partition"
+    r"|\bno\b[^.|]*\b(or )?pub/sub|\blists, hashes[^.|]*pub/sub|\btransactions over any keys \|",
+    re.IGNORECASE,
+)
+
+
+def test_no_page_denies_what_is_built() -> None:
+    """Transactions cover several partitions, and there are channels: pages that said no were right once."""
+    texts = {page: re.sub(r"\]\([^)]*\)|[\s[]+", " ", text) for page, text in pages().items()}
+    assert [f"{page}: {found[0]}" for page, text in texts.items() if (found := _DENIAL.search(text))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "counters, expiry and transactions inside a partition",
+        "There are no lists, hashes, sets, scripts or pub/sub.",
+        "Transactions cover keys of one partition.",
+        "| lists, hashes, sets, streams, Lua, pub/sub | Redis or Valkey |",
+        "| transactions over any keys | TiKV |",
+    ],
+)
+def test_a_denial_is_found(text: str) -> None:
+    assert _DENIAL.search(text)
