@@ -396,3 +396,17 @@ async def test_closing_lets_running_requests_end(store):
     await asyncio.sleep(0.05)
     await server.close()
     assert await asked == b":1\r\n"
+
+
+async def test_flags_by_which_clients_choose_a_member_are_those_of_redis(client, reference):
+    """Clients send what is `readonly` to backups: reads of data, and nothing else."""
+
+    async def flags(asked, *names):
+        found = await asked.execute_command("COMMAND INFO", *names)
+        return {name: {b"readonly", b"write", b"pubsub"} & {*flags} for name, _, flags, *_ in found}
+
+    names = {name.decode() for name in await client.execute_command("COMMAND LIST")}
+    async with redis.asyncio.Redis(port=reference) as other:
+        common = names & {name.decode() for name in await other.execute_command("COMMAND LIST")}
+        assert names - common <= {"quit", "stele.once"}
+        assert await flags(client, *common) == await flags(other, *common)

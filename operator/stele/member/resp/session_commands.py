@@ -207,6 +207,8 @@ _USE_KEYSPACE = frozenset({b"SCAN", b"DBSIZE", b"FLUSHDB", b"MEMORY", b"WATCH"})
 """Commands without keys, or that find them in another way."""
 
 _WRITES = (b"MSET", MSETNX, b"FLUSHDB", b"FLUSHALL", ONCE)
+_READS = (b"SCAN", b"DBSIZE")
+"""What reads without a key, besides commands of keys."""
 
 _TIPS: dict[bytes, tuple[bytes, ...]] = {
     b"DBSIZE": (b"request_policy:all_shards", b"response_policy:agg_sum"),
@@ -229,16 +231,19 @@ def _describe(name: bytes) -> Answer:
     categories, tips, key specifications, subcommands]."""
     if name not in OFFERED:
         return None
-    flags = [Simple(_flag(name))]
+    flags = [Simple(flag) for flag in _flags(name)]
     arity, *places = _shape(name)
     tips = [Simple(tip.decode()) for tip in _TIPS.get(name, ())]
     return [name.lower(), arity, flags, *places, [], tips, [], []]
 
 
-def _flag(name: bytes) -> str:
+def _flags(name: bytes) -> list[str]:
+    """Return Redis' flags by which clients choose a member: those of what neither reads nor writes are empty."""
     if name in PUBSUB_COMMANDS:
-        return "pubsub"
-    return "write" if is_write(name) or name in _WRITES else "readonly"
+        return [] if name == b"PUBSUB" else ["pubsub"]
+    if is_write(name) or name in _WRITES:
+        return ["write"]
+    return ["readonly"] if name in ARITIES or name in MANY_KEYS or name in _READS else []
 
 
 def _shape(name: bytes) -> tuple[int, int, int, int]:
