@@ -13,8 +13,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -86,6 +88,15 @@ func refused(err error) bool {
 	return false
 }
 
+// Whether an error is what the death of an owner may do to an increment: not done, or nobody knows.
+func refusedOrUnknown(err error) bool {
+	var network net.Error
+	if errors.As(err, &network) || errors.Is(err, io.EOF) {
+		return true
+	}
+	return strings.HasPrefix(err.Error(), "UNCERTAIN ") || strings.HasPrefix(err.Error(), "CLUSTERDOWN ")
+}
+
 const workers = 4
 
 func options(what string, address string) *redis.ClusterOptions {
@@ -155,11 +166,14 @@ func (one *worker) count(key string) {
 
 func (one *worker) add(key string) {
 	value, err := one.client.Incr(context.Background(), key).Result()
-	if err != nil {
-		return
-	}
 	one.lock.Lock()
 	defer one.lock.Unlock()
+	if err != nil {
+		if !refusedOrUnknown(err) {
+			one.fail("INCR %s: %v", key, err)
+		}
+		return
+	}
 	one.made.Counts[key]++
 	before, unknown := one.lasts[key], one.made.Unknown[key]
 	if most := before.value + 1 + unknown - before.unknown; value <= before.value || value > most {

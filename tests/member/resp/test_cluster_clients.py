@@ -6,7 +6,7 @@ import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -166,7 +166,7 @@ class Worker:
                         client.set(key, self.counts[key] + 1)
                         self._saw(key, int(client.get(key)))
                 for key in self._increments:
-                    with suppress(redis.RedisError):
+                    with self._refused_or_unknown(key):
                         self._saw(key, client.incr(key))
 
     async def run_asyncio(self) -> None:
@@ -177,8 +177,20 @@ class Worker:
                         await client.set(key, self.counts[key] + 1)
                         self._saw(key, int(await client.get(key)))
                 for key in self._increments:
-                    with suppress(redis.RedisError):
+                    with self._refused_or_unknown(key):
                         self._saw(key, await client.incr(key))
+
+    @contextmanager
+    def _refused_or_unknown(self, key: bytes) -> Iterator[None]:
+        """Allow what the death of an owner may do to an increment: it was not done, or nobody knows."""
+        with self._noted(key):
+            try:
+                yield
+            except (redis.ConnectionError, redis.TimeoutError):
+                pass
+            except redis.ResponseError as error:
+                if not str(error).startswith(("UNCERTAIN", "CLUSTERDOWN")):
+                    raise
 
     @contextmanager
     def _noted(self, key: bytes) -> Iterator[None]:

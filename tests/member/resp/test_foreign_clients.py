@@ -35,7 +35,7 @@ LEASE_MS = 500
 """That of the members here: how old what a backup answers may be."""
 
 LETTUCE = {"lettuce": "7.7.0.RELEASE", "lettuce-6": "6.8.1.RELEASE"}
-CLIENTS = ["go-redis", "jedis", "lettuce"]
+CLIENTS = ["go-redis", "jedis", "lettuce", "lettuce-6"]
 clients = pytest.mark.parametrize("client", CLIENTS)
 
 
@@ -124,7 +124,7 @@ async def check(made: Cluster, program: Program) -> None:
             assert 0 < count <= int(await direct.get(key)) <= count + unknown
 
 
-@pytest.mark.parametrize("client", [*CLIENTS, "lettuce-6"])
+@clients
 async def test_no_request_fails_or_is_forwarded_for_long_while_members_join_and_leave(
     tmp_path: Path, client: str
 ) -> None:
@@ -148,7 +148,7 @@ async def test_reads_from_backups_are_recent_while_owners_change(tmp_path: Path,
             await program.end()
         await check(made, program)
         # Lettuce knows of replicas by CLUSTER NODES, which names none: it reads from owners.
-        assert (await of_info(made, "backup_reads") > 0) == (client != "lettuce")
+        assert (await of_info(made, "backup_reads") > 0) == (client not in LETTUCE)
 
 
 @clients

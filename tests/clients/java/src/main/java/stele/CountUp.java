@@ -1,6 +1,7 @@
 package stele;
 
 import io.lettuce.core.ReadFrom;
+import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.SocketOptions;
@@ -26,6 +27,9 @@ import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisCluster;
 import redis.clients.jedis.executors.ClusterCommandExecutor;
+import redis.clients.jedis.exceptions.JedisClusterOperationException;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.providers.ClusterConnectionProvider;
 
 /**
@@ -114,7 +118,7 @@ public final class CountUp {
             throws Exception {
         RedisClusterClient client = RedisClusterClient.create(address);
         if (what.equals("die")) {
-            client.setOptions(lettuceOptions());
+            client.setOptions(lettuceOptions(version.equals("lettuce")));
         } else if (version.equals("lettuce-6")) {
             client.setOptions(defaultsOfLettuce7());
         }
@@ -145,14 +149,18 @@ public final class CountUp {
                 .build();
     }
 
-    /** The options of docs/reference/clients.md for members that die. */
-    private static ClusterClientOptions lettuceOptions() {
+    /** The options of docs/reference/clients.md for members that die; Lettuce 6 may not check who is a member. */
+    private static ClusterClientOptions lettuceOptions(boolean checksMembers) {
         var refresh = ClusterTopologyRefreshOptions.builder()
                 .enableAllAdaptiveRefreshTriggers()
                 .adaptiveRefreshTriggersTimeout(Duration.ofMillis(500))
                 .enablePeriodicRefresh(Duration.ofSeconds(1))
                 .build();
-        return ClusterClientOptions.builder()
+        var builder = ClusterClientOptions.builder();
+        if (!checksMembers) {
+            builder.validateClusterNodeMembership(false);
+        }
+        return builder
                 .topologyRefreshOptions(refresh)
                 .maxRedirects(20)
                 .socketOptions(SocketOptions.builder().connectTimeout(Duration.ofSeconds(1)).build())
@@ -234,9 +242,22 @@ public final class CountUp {
         } catch (RuntimeException error) {
             synchronized (this) {
                 unknown.merge(key, 1L, Long::sum);
+                if (!isRefusedOrUnknown(error)) {
+                    failures.add("INCR " + key + ": " + error + " by " + error.getCause());
+                }
             }
             return new Last(before.value(), before.unknown() + 1);
         }
+    }
+
+    /** Returns whether the death of an owner may end an increment so: it was not done, or nobody knows. */
+    private static boolean isRefusedOrUnknown(RuntimeException error) {
+        if (error instanceof RedisCommandExecutionException || error instanceof JedisDataException) {
+            return error.getMessage().startsWith("UNCERTAIN ") || error.getMessage().startsWith("CLUSTERDOWN ");
+        }
+        return error instanceof RedisException
+                || error instanceof JedisConnectionException
+                || error instanceof JedisClusterOperationException;
     }
 
     private void count(String key) {
