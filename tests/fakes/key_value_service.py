@@ -102,6 +102,7 @@ class FakeKeyValueService:
         self.local = FakeLocalCaches()
         self.aside = _Either(self)
         self.announce = POD_ADDRESSES
+        self._maps = None, {}
         self.backed_up = set()
         self.fresh = True
         table = SimpleNamespace(me=0, rows=[Partition(1, (0,))] * partitions)
@@ -116,9 +117,15 @@ class FakeKeyValueService:
         return [range(self.partitions), *self.own_groups.values()] if self.partitions else []
 
     def cluster_map(self, group):
-        rows = [self._row(partition) for partition in group]
-        epoch = sum(self._row(partition).version for each in self.groups() for partition in each)
-        return cluster_map(rows, self._members(), 0, epoch=epoch, announce=self.announce)
+        table = frozenset(self.elsewhere), frozenset(self.backed_up), tuple(self.groups()), self.announce
+        if self._maps[0] != table:
+            self._maps = table, {}
+        if group not in self._maps[1]:
+            rows = [self._row(partition) for partition in group]
+            epoch = sum(self._row(partition).version for each in self.groups() for partition in each)
+            made = cluster_map(rows, self._members(), 0, epoch=epoch, announce=self.announce)
+            self._maps[1][group] = made
+        return self._maps[1][group]
 
     def _row(self, partition):
         if partition not in self.elsewhere:

@@ -236,13 +236,20 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """A reply that is encoded already."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SetOf:
     """Different items: RESP3's own type, an array in RESP2."""
 
     items: Sequence["Answer"]
 
 
-Answer = Reply | Mapping[bytes, "Answer"] | Sequence["Answer"] | Push | Several | SetOf
+Answer = Reply | Mapping[bytes, "Answer"] | Sequence["Answer"] | Push | Several | SetOf | Encoded
 """A reply that may have maps: RESP3's own type, or arrays of keys and values in RESP2."""
 
 
@@ -258,6 +265,8 @@ def encode_reply(reply: Answer, out: list[bytes], resp3: bool = False) -> None:
         out.append(b"+%b\r\n" % _line(reply.text))
     elif isinstance(reply, Failure):
         out.append(b"-%b\r\n" % _line(f"{reply.code} {reply.text}"))
+    elif isinstance(reply, Encoded):
+        out.append(reply.data)
     else:
         _encode_items(reply, out, resp3)
 

@@ -1,12 +1,16 @@
 """The map of slots says the same as `keyslot`, for every table."""
 
+from itertools import chain
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.kv.announce import Announce
 from stele.core.kv.cluster_map import (
+    ClusterMap,
     ClusterNode,
+    SlotRange,
     backup_id,
     cluster_map,
     moved_slots,
@@ -27,25 +31,29 @@ def backup(index: int) -> ClusterNode:
     return ClusterNode(backup_id(f"uuid-{index}"), f"10.0.0.{index + 1}")
 
 
+def ranges_of(found: ClusterMap) -> list[SlotRange]:
+    return list(chain(*found.pieces(len(found.rows))))
+
+
 def test_neighbours_of_the_same_members_are_one_range() -> None:
     rows = [Partition(1, (0, 1)), Partition(7, (0, 1)), Partition(1, (0, None, 2)), Partition(4, (0, 9))]
     found = cluster_map(rows, MEMBERS, 1, epoch=6)
-    assert found.ranges == (
+    assert ranges_of(found) == [
         (0, 8191, node(0), (backup(1),)),
         (8192, 12287, node(0), (backup(2),)),
         (12288, 16383, node(0), ()),
-    )
-    assert found.slots_of(node(0)) == [(0, 16383, node(0), ())], "owners do not care who backs them up"
+    ]
+    assert [len(some) for some in found.pieces(2)] == [0, 2, 1], "a range comes with its last partition"
+    assert found.own == ()
     assert node(1).id != backup(1).id, "clients give each node one role"
 
 
 def test_neighbours_of_one_owner_are_one_range() -> None:
     rows = [Partition(1, (0,)), Partition(1, (0,)), Partition(4, (2,)), EMPTY]
     found = cluster_map(rows, MEMBERS, 1, epoch=6)
-    assert found.ranges == ((0, 8191, node(0), ()), (8192, 12287, node(2), ()))
-    assert set(found.nodes) == {node(0), node(1), node(2)}, "owners, and the member itself"
-    assert (found.me, found.assigned, found.epoch) == (node(1), 12288, 6)
-    assert found.slots_of(node(1)) == []
+    assert ranges_of(found) == [(0, 8191, node(0), ()), (8192, 12287, node(2), ())]
+    assert (found.me, found.epoch) == (node(1), 6)
+    assert cluster_map(rows, MEMBERS, 0, epoch=6).own == (0, 1)
 
 
 def test_an_id_has_the_form_that_clients_expect() -> None:
@@ -56,20 +64,22 @@ def test_an_id_has_the_form_that_clients_expect() -> None:
 
 def test_an_owner_that_is_in_no_member_list_has_no_slots() -> None:
     gone = cluster_map([Partition(3, (7,))], MEMBERS, 7, epoch=3)
-    assert (gone.ranges, gone.nodes, gone.me) == ((), (), None)
+    assert (ranges_of(gone), gone.own, gone.me) == ([], (), None)
 
 
-@given(st.lists(st.sampled_from((None, 0, 1, 2)), min_size=1, max_size=300))
-def test_each_slot_belongs_to_the_owner_of_its_partition(owners: list[int | None]) -> None:
+@given(st.lists(st.sampled_from((None, 0, 1, 2)), min_size=1, max_size=300), st.integers(1, 400))
+def test_each_slot_belongs_to_the_owner_of_its_partition(owners: list[int | None], piece: int) -> None:
     rows = [EMPTY if owner is None else Partition(1, (owner,)) for owner in owners]
     found = cluster_map(rows, MEMBERS, 0, epoch=1)
+    ranges = ranges_of(found)
+    assert [each for some in found.pieces(piece) for each in some] == ranges
     for partition, owner in enumerate(owners):
         slots = slots_of_partition(partition, len(owners))
         for slot in (slots[0], slots[-1]):
             assert slot * len(owners) // SLOTS == partition
-            owned_by = [each.owner for each in found.ranges if each.first <= slot <= each.last]
+            owned_by = [each.owner for each in ranges if each.first <= slot <= each.last]
             assert owned_by == ([] if owner is None else [node(owner)])
-    ends = [(each.first, each.last) for each in found.ranges]
+    ends = [(each.first, each.last) for each in ranges]
     assert ends == sorted(ends)
 
 
@@ -98,7 +108,7 @@ def test_partitions_share_the_slots_evenly(partitions: int) -> None:
 def test_clients_are_given_the_announced_addresses(
     announce: Announce, owner: tuple[str, int], backup: tuple[str, int]
 ) -> None:
-    (found,) = cluster_map([Partition(1, (1, 2))], MEMBERS, 0, epoch=1, announce=announce).ranges
+    (found,) = ranges_of(cluster_map([Partition(1, (1, 2))], MEMBERS, 0, epoch=1, announce=announce))
     assert found.owner[1:] == owner
     assert [each[1:] for each in found.backups] == [backup]
 
@@ -115,3 +125,8 @@ def test_slots_with_another_owner_are_named_with_both() -> None:
     assert moved_slots(before, swapped) == [(node(0), node(1), "0-4095"), (node(1), node(0), "12288-16383")]
     lost = cluster_map([EMPTY, EMPTY, *[Partition(2, (1,))] * 2], MEMBERS, 0, epoch=8)
     assert moved_slots(before, lost) == [], "what has no owner has not moved anywhere"
+    elsewhere = {**MEMBERS, 1: Member(1, "demo-1", "uuid-1", "10.0.0.9")}
+    restarted = cluster_map(before.rows, elsewhere, 0, epoch=4)
+    assert [(each.host, other.host, slots) for each, other, slots in moved_slots(before, restarted)] == [
+        ("10.0.0.2", "10.0.0.9", "8192-16383")
+    ]

@@ -97,8 +97,8 @@ async def test_a_partition_that_is_swapped_or_cleared_is_dropped(three: Cluster)
 class Checker:
     """Writers that count, readers with redis-py's near cache that compare, and a measure of how slow all is.
 
-    `oldest` is the longest time for which a write had been acknowledged when a read began that missed it, `lag`
-    the longest time that each reader's member took to answer PING.
+    `oldest` is the longest time for which a write had been acknowledged when a read began that missed it,
+    `lag` the longest time that each reader's member took to answer PING.
     """
 
     def __init__(self, made: Cluster, keys: list[bytes], port: int) -> None:

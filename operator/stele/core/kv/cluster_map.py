@@ -4,7 +4,9 @@ Each partition holds a range of slots, so members own slots as masters of Redis 
 step: no slot is ever importing or migrating, and nothing is redirected by ASK.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha1
 from typing import NamedTuple, Protocol
 
@@ -49,25 +51,68 @@ class SlotRange(NamedTuple):
     backups: tuple[ClusterNode, ...] = ()
 
 
-class ClusterMap(NamedTuple):
-    """The slots that have an owner, in order, and all their owners.
+@dataclass(frozen=True, eq=False)
+class ClusterMap:
+    """The rows of partitions, by position, and the nodes of the members, by index: owners apart from backups.
 
-    `me` is the member that answers, None while it is not in the member list; `epoch` only grows.
+    `my_index` is that of the member that answers; `epoch` only grows. There may be 16,384 rows: what looks at
+    all of them is done in pieces, or once.
     """
 
-    ranges: tuple[SlotRange, ...]
-    nodes: tuple[ClusterNode, ...]
-    me: ClusterNode | None
+    rows: Sequence[Partition]
+    owners: Mapping[int, ClusterNode]
+    backups: Mapping[int, ClusterNode]
+    my_index: int
     epoch: int
 
     @property
-    def assigned(self) -> int:
-        """Number of slots that have an owner."""
-        return sum(each.last - each.first + 1 for each in self.ranges)
+    def me(self) -> ClusterNode | None:
+        """The member that answers, None while it is not in the member list."""
+        return self.owners.get(self.my_index)
 
-    def slots_of(self, node: ClusterNode) -> list[SlotRange]:
-        """Return the ranges that a member owns, whichever members back them up."""
-        return _merged(each._replace(backups=()) for each in self.ranges if each.owner == node)
+    @cached_property
+    def own(self) -> Sequence[int]:
+        """The positions of the rows that this member owns, in order."""
+        me = self.me
+        if me is None or not me.host:
+            return ()
+        return tuple(position for position, row in enumerate(self.rows) if row.owner == self.my_index)
+
+    def pieces(self, rows: int) -> Iterator[list[SlotRange]]:
+        """Yield the slots that have an owner, in order, for so many rows at a time.
+
+        Neighbours of the same members are one range, which comes with the last of them.
+        """
+        last: SlotRange | None = None
+        for begin in range(0, len(self.rows), rows):
+            done: list[SlotRange] = []
+            for position in range(begin, min(begin + rows, len(self.rows))):
+                each = self._range_of(position)
+                if each is not None and last is not None and _follows(last, each):
+                    last = last._replace(last=each.last)
+                elif each is not None:
+                    done.extend([] if last is None else [last])
+                    last = each
+            yield done
+        yield [] if last is None else [last]
+
+    def owner_of(self, position: int) -> ClusterNode | None:
+        """Return who owns a row, if clients can reach that member."""
+        index = self.rows[position].owner
+        owner = None if index is None else self.owners.get(index)
+        return owner if owner is not None and owner.host else None
+
+    def _range_of(self, position: int) -> SlotRange | None:
+        owner, slots = self.owner_of(position), slots_of_partition(position, len(self.rows))
+        if owner is None or not slots:
+            return None
+        others = (
+            self.backups.get(each, NOBODY) for each in self.rows[position].replicas[1:] if each is not None
+        )
+        return SlotRange(slots[0], slots[-1], owner, tuple(each for each in others if each.host))
+
+
+NOBODY = ClusterNode("", "")
 
 
 def node_id(uuid: str) -> str:
@@ -104,52 +149,41 @@ def cluster_map(
     epoch: int,
     announce: Announce = POD_ADDRESSES,
 ) -> ClusterMap:
-    """Return the map of these rows. Neighbours of the same members are one range."""
-    nodes = {index: owner_node(each, announce) for index, each in members.items()}
+    """Return the map of these rows."""
+    owners = {index: owner_node(each, announce) for index, each in members.items()}
     backups = {index: _backup_node(each, announce) for index, each in members.items()}
-    ranges = tuple(_merged(_owned(rows, nodes, backups)))
-    own = nodes.get(me)
-    owners = {each.owner for each in ranges} | ({own} if own is not None else set())
-    return ClusterMap(ranges, tuple(sorted(owners)), own, epoch)
+    return ClusterMap(rows, owners, backups, me, epoch)
 
 
 def moved_slots(before: ClusterMap, after: ClusterMap) -> list[tuple[ClusterNode, ClusterNode, str]]:
-    """Return (owner before, owner now, slots such as `0-60,122`) of the slots that have another owner."""
-    moved: dict[tuple[ClusterNode, ClusterNode], list[SlotRange]] = {}
-    old, new = iter(before.ranges), iter(after.ranges)
-    one, other = next(old, None), next(new, None)
-    while one is not None and other is not None:
-        first, last = max(one.first, other.first), min(one.last, other.last)
-        if first <= last and one.owner != other.owner:
-            moved.setdefault((one.owner, other.owner), []).append(SlotRange(first, last, other.owner))
-        if one.last < other.last:
-            one = next(old, None)
-        else:
-            other = next(new, None)
-    return [(*pair, ",".join(map(_text, _merged(ranges)))) for pair, ranges in moved.items()]
+    """Return (owner before, owner now, slots such as `0-60,122`) of the slots that have another owner.
+
+    Both maps are of the same partitions.
+    """
+    same = {index for index, node in before.owners.items() if after.owners.get(index) == node}
+    moved: dict[tuple[ClusterNode, ClusterNode], list[tuple[int, int]]] = {}
+    for position, (old, new) in enumerate(zip(before.rows, after.rows, strict=True)):
+        if old.owner == new.owner and old.owner in same:
+            continue
+        source, target = before.owner_of(position), after.owner_of(position)
+        slots = slots_of_partition(position, len(after.rows))
+        if source is not None and target is not None and source != target and slots:
+            extend(moved.setdefault((source, target), []), slots[0], slots[-1])
+    return [(*pair, ",".join(text_of(*each) for each in ranges)) for pair, ranges in moved.items()]
 
 
-def _text(each: SlotRange) -> str:
-    return str(each.first) if each.first == each.last else f"{each.first}-{each.last}"
+def extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Add slots behind ranges of slots: neighbours are one range."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = ranges[-1][0], last
+    else:
+        ranges.append((first, last))
 
 
-def _owned(
-    rows: Sequence[Partition], nodes: Mapping[int, ClusterNode], backups: Mapping[int, ClusterNode]
-) -> Iterable[SlotRange]:
-    for partition, row in enumerate(rows):
-        owner = None if row.owner is None else nodes.get(row.owner)
-        slots = slots_of_partition(partition, len(rows))
-        if owner is not None and owner.host and slots:
-            others = (backups[each] for each in row.replicas[1:] if each is not None and each in backups)
-            yield SlotRange(slots[0], slots[-1], owner, tuple(each for each in others if each.host))
+def text_of(first: int, last: int) -> str:
+    """Return a range of slots as Redis writes it."""
+    return str(first) if first == last else f"{first}-{last}"
 
 
-def _merged(ranges: Iterable[SlotRange]) -> list[SlotRange]:
-    merged: list[SlotRange] = []
-    for each in ranges:
-        last = merged[-1] if merged else None
-        if last is not None and last[2:] == each[2:] and last.last + 1 == each.first:
-            merged[-1] = last._replace(last=each.last)
-        else:
-            merged.append(each)
-    return merged
+def _follows(one: SlotRange, other: SlotRange) -> bool:
+    return one.last + 1 == other.first and one[2:] == other[2:]

@@ -13,6 +13,7 @@ from stele.core.kv.seen import SeenOperations, SeenTotal
 from stele.core.kv.written import WrittenOperations, WrittenTotal
 from stele.member.resp.batching import BatchCollector, ConnectionBatch
 from stele.member.resp.budget import ReplyBytes
+from stele.member.resp.cluster_answers import ClusterAnswers
 from stele.member.resp.connection import ClientConnection, ClientPort
 from stele.member.resp.failures import failure_of
 from stele.member.resp.limits import RespServerLimits
@@ -74,6 +75,7 @@ class RespServer:
         self.turn_budget = turn_budget or TurnBudget(asyncio.get_running_loop().call_soon)
         self.pushes = Pushes(self.turn_budget)
         self.slot_changes = SlotChanges(self)
+        self.cluster_answers = ClusterAnswers(self.turn_budget)
         self.pubsub = pubsub or PubSub(self.turn_budget)
         self.collector = BatchCollector(store, failure_of, self.turn_budget, self.replies)
         self.waiting_bytes = self.port = self.cluster_port = self.read_port = 0

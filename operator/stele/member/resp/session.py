@@ -9,6 +9,7 @@ from stele.core.kv.keyspaces import undeclared_failure
 from stele.core.kv.local_cache import Misses
 from stele.core.kv.seen import SeenOperations
 from stele.core.kv.written import WrittenOperations
+from stele.member.resp.cluster_answers import ClusterAnswers
 from stele.member.resp.pubsub import Connection, PubSub, Subscriptions
 from stele.member.resp.scan import Positions
 from stele.member.resp.slot_changes import SlotChanges
@@ -102,6 +103,7 @@ class Server(Protocol):
     cluster_port: int
     read_port: int
     slot_changes: SlotChanges
+    cluster_answers: ClusterAnswers
     stopping: bool
 
     def seen_of(self, session: ClientSession) -> SeenOperations | None: ...

@@ -238,7 +238,7 @@ def _describe(name: bytes) -> Answer:
 
 
 def _flags(name: bytes) -> list[str]:
-    """Return Redis' flags by which clients choose a member: those of what neither reads nor writes are empty."""
+    """Return Redis' flags by which clients choose a member; none of what neither reads nor writes."""
     if name in PUBSUB_COMMANDS:
         return [] if name == b"PUBSUB" else ["pubsub"]
     if is_write(name) or name in _WRITES:
@@ -261,8 +261,10 @@ def _shape(name: bytes) -> tuple[int, int, int, int]:
     return (_COMMANDS[name][0], *_CHANNELS.get(name, (0, 0, 0)))
 
 
-def _cluster(server: Server, session: ClientSession, request: Request) -> Answer:
-    return cluster(server, session.keyspace, request) if session.cluster else DISABLED
+async def _cluster(server: Server, session: ClientSession, request: Request) -> Answer:
+    if not session.cluster:
+        return DISABLED
+    return await cluster(server, session.keyspace, request, resp3=session.resp3)
 
 
 def _asking(server: Server, session: ClientSession, request: Request) -> Answer:

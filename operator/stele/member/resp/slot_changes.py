@@ -71,7 +71,7 @@ class SlotChanges:
     def _maps(self) -> dict[range, ClusterMap]:
         """Return the map of each keyspace that a client uses, by its partitions."""
         store = self._server.store
-        return {group: store.cluster_map(group) for group in map(self._group, self._clients.values())}
+        return {group: store.cluster_map(group) for group in {*map(self._group, self._clients.values())}}
 
     def _group(self, client: Client) -> range:
         return self._server.store.group(client.keyspace)
