@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,6 +45,25 @@ def test_links_lead_to_files_of_the_repository() -> None:
 def test_a_broken_link_is_found() -> None:
     text = "[a](nowhere.md) [b](LICENSE) [c](https://x.example) ![d](docs/no.png#x)"
     assert list(_broken("README.md", text)) == ["README.md: nowhere.md", "README.md: docs/no.png"]
+
+
+def _unlisted(nav: Any, text: str) -> list[str]:
+    """Pages of the site's navigation that the start page has no link to."""
+    if isinstance(nav, str):
+        return [] if nav == "index.md" or f"]({nav})" in text else [nav]
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [page for part in parts for page in _unlisted(part, text)]
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    nav = re.search(r"^nav:.*", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE | re.DOTALL)
+    assert nav is not None
+    assert _unlisted(yaml.safe_load(nav.group())["nav"], (ROOT / "docs/index.md").read_text()) == []
+
+
+def test_a_page_without_a_link_is_found() -> None:
+    nav = [{"Home": "index.md"}, {"Design": ["a.md", {"More": ["b/c.md", "b/d.md"]}]}]
+    assert _unlisted(nav, "[a](a.md) [c](b/c.md) b/d.md") == ["b/d.md"]
 
 
 def test_the_newest_release_is_the_version_of_package_and_chart() -> None:
