@@ -4,7 +4,8 @@ python -m e2e.scenarios.lost_node
 
 The worker's container is stopped, not removed: what ran there is gone at once, as with a removed one, but the
 test cluster gets its node back afterwards. Kubernetes is informed as a cloud provider or an administrator
-does it: the taint out-of-service while the node may return, then the Node object is deleted.
+does it, by the taint out-of-service, and the member is replaced after `replaceAfterSeconds`. The Node object
+is deleted when all that is over, so that the node joins as a new one.
 """
 
 from __future__ import annotations
