@@ -1,4 +1,4 @@
-"""The page on state transfer: each test, each case of one, and each planted bug that it names exists."""
+"""The pages on state transfer and modes: each test, case of one, and planted bug that they name exists."""
 
 import re
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from tests.guard.pages import ROOT
 from tests.simulation.mutants.registry import PLANTED
 
 PAGE = ROOT / "docs/design/state-transfer.md"
+MODES = ROOT / "docs/operating/keyspaces.md"
 
 
 @cache
@@ -30,8 +31,8 @@ def _faults(text: str) -> Iterator[str]:
         yield from (f"no planted bug: {each}" for each in bugs if each not in planted)
 
 
-def test_what_the_page_names_exists() -> None:
-    assert list(_faults(PAGE.read_text())) == []
+def test_what_the_pages_name_exists() -> None:
+    assert [fault for page in (PAGE, MODES) for fault in _faults(page.read_text())] == []
 
 
 def test_wrong_names_are_found() -> None:
