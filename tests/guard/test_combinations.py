@@ -1,8 +1,9 @@
 """The page of features and events: no pair is left out, and what it names exists."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from stele.model.keyspace import KeyspaceSpec, Mode
 from tests.guard.pages import ROOT
 from tests.simulation.families.registry import FAMILIES
 
@@ -12,7 +13,7 @@ EVENTS = {
     "near caches", "key events", "bulk loads", "transactions across partitions",
 }  # fmt: skip
 OWN = {
-    "Quota": set[str](),
+    "Quota (`quota`)": set[str](),
     "Default expiry (`ttl`)": set[str](),
     "Events of keys (`notify`)": {"key events"},
     "Near caches (`nearCache`, `CLIENT TRACKING`)": {"near caches"},
@@ -20,8 +21,25 @@ OWN = {
     "Asynchronous replication (`replication: Async`)": set[str](),
     "Invalidation (`mode: Invalidation`)": set[str](),
     "Transactions across partitions": {"transactions across partitions"},
+    "Keyspaces that are not declared (`keyspaces.undeclared: Refuse`)": set[str](),
+    "Deletion with the entries (`onDelete: Drop`)": set[str](),
 }
 """The features, each with the event that it is itself."""
+NO_FEATURES = {"cluster", "name", "mode", "localCache"}
+"""Fields that name a keyspace, or belong to a mode; each mode but the first is a feature."""
+
+
+def _settings() -> Iterator[str]:
+    """Yield what a section has to be about: each field that sets something, and each mode."""
+    fields = KeyspaceSpec.model_fields
+    yield from ({each.alias or name for name, each in fields.items()} - NO_FEATURES)
+    yield from (f"mode: {mode.value}" for mode in Mode if mode is not fields["mode"].default)
+    yield "keyspaces.undeclared"
+
+
+def _unnamed(features: Collection[str]) -> list[str]:
+    """Return the settings that no feature names."""
+    return [each for each in _settings() if not any(f"`{each}" in feature for feature in features)]
 
 
 def _tables(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -49,6 +67,12 @@ def _faults(text: str) -> Iterator[str]:
 
 def test_each_pair_names_what_holds_it() -> None:
     assert list(_faults(PAGE.read_text())) == []
+
+
+def test_each_setting_of_keyspaces_is_a_feature() -> None:
+    assert _unnamed(OWN) == []
+    assert "onDelete" in _unnamed([each for each in OWN if "onDelete" not in each])
+    assert "mode: Invalidation" in _unnamed([each for each in OWN if "Invalidation" not in each])
 
 
 def test_a_missing_pair_and_a_wrong_name_are_found() -> None:
