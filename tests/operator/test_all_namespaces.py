@@ -1,7 +1,6 @@
 """One operator for all namespaces, with the rights of the chart and no other, on a real API server."""
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +63,6 @@ def login(plane: ControlPlane, namespace: str, folder: Path) -> Path:
     return path
 
 
-async def exists(api: Api, namespace: str, secret: str) -> bool:
-    return await api.find(SECRETS, namespace, secret) is not None
-
-
 async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
     control_plane: ControlPlane,
     installed: Installed,
@@ -85,24 +80,21 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
         "STELE_MEMBER_SERVICE_ACCOUNT": "default",
         "STELE_SPARK_CLUSTER_ROLE": f"{namespace}-stele-spark",
         "STELE_SETUP_CLUSTER_ROLE": f"{namespace}-stele-spark-setup",
-        "STELE_SECRETS_CLUSTER_ROLE": f"{namespace}-stele-secrets",
         "STELE_LEASE_NAME": "stele-operator",
     }
     stage = Stage(api, tenant, None, operator)  # type: ignore[arg-type]
-    spec = {"migration": {"engine": "Auto"}, "security": {"clients": {"tls": "Optional"}}}
-    await api.create(CLUSTERS, tenant, cluster("demo", 1, replicas=1, **spec))
+    await api.create(CLUSTERS, tenant, cluster("demo", 1, replicas=1, migration={"engine": "Auto"}))
     await operator.start()
     try:
 
-        async def said(type_: str = "SparkReady") -> dict[str, Any]:
+        async def said() -> dict[str, Any]:
             conditions = ((await stage.cluster()).get("status") or {}).get("conditions", [])
-            return next((each for each in conditions if each["type"] == type_), {})
+            return next((each for each in conditions if each["type"] == "SparkReady"), {})
 
         async def lacks_rights() -> bool:
-            reasons = {(await said(type_)).get("reason") for type_ in ("SparkReady", "CertificatesHealthy")}
-            return reasons == {Reason.NO_SECRET_RIGHTS}
+            return (await said()).get("reason") == Reason.NO_SECRET_RIGHTS
 
-        await stage.until("neither Spark nor certificates", lacks_rights)
+        await stage.until("SparkReady False", lacks_rights)
         pod = await api.get(PODS, tenant, "demo-0")
         assert pod["spec"]["serviceAccountName"] == "default"
         with pytest.raises(NotFound):
@@ -114,10 +106,9 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
             control_plane.kubectl(
                 "create", "rolebinding", name, "-n", tenant, f"--clusterrole={role}", "--user=alice"
             )
-        for type_ in ("SparkReady", "CertificatesHealthy"):
-            command = re.search(r"kubectl (-n \S+ create rolebinding .*?) \(", (await said(type_))["message"])
-            assert command is not None
-            control_plane.kubectl(*command[1].split(), "--as=alice")
+        command = re.search(r"kubectl (-n \S+ create rolebinding .*?) \(", (await said())["message"])
+        assert command is not None
+        control_plane.kubectl(*command[1].split(), "--as=alice")
 
         async def has_copier() -> bool:
             try:
@@ -127,14 +118,11 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
             return (await said())["status"] == "True"
 
         await stage.until("a copier", has_copier)
-        await stage.until("a certificate", partial(exists, api, tenant, "demo-0-tls"))
         secret = await api.get(SECRETS, tenant, "stele-spark-auth")
         assert len(secret["data"]["secret"]) > 64
         spark = Installed(control_plane, tenant)
         assert spark.rights("stele-spark") == {"pods": CHANGE - {"update"} | {"deletecollection"}}
         accounts = {"serviceaccounts": {"get", "create"}}
-        given = {"secrets": {"get", "create", "update", "delete"}}
-        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts | given
-        assert "secrets" not in installed.rights(ACCOUNT, "default")
+        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts
     finally:
         await operator.end()

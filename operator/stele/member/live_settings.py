@@ -59,8 +59,9 @@ class LiveSettings:
         return self._sent.client_certificates or ClientCertificates.IGNORE
 
     @property
-    def auth(self) -> ClientAuth:
-        return self._sent.auth or ClientAuth.OFF
+    def auth(self) -> ClientAuth | None:
+        """Whether clients must authenticate; None until a master has said so."""
+        return self._sent.auth
 
     @property
     def retention_seconds(self) -> int:

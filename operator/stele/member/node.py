@@ -47,6 +47,7 @@ from stele.member.replication.replicator import Replicator
 from stele.member.replication.table_cache import TableCache
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
+from stele.member.resp.access import Access
 from stele.member.services.host import Services
 from stele.member.services.runner import MemberView
 from stele.member.serving.backup_reads import BackupReads
@@ -103,6 +104,7 @@ class Node:
         self._meta_thread = ThreadPoolExecutor(1, "meta")
         self.background = Background(self.failed, wall)
         self.live_settings = LiveSettings(settings)
+        self.access = Access()
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_caches()

@@ -24,6 +24,7 @@ from stele.member.bulk.routes import BulkRoutes
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.node import Node
 from stele.member.resp.server import RespServer, start_resp_server
+from stele.member.resp.users_file import UsersFile
 from stele.member.services.loader import load_services
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
@@ -173,12 +174,16 @@ class Process:
         BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
         await self._serve(admin, settings.admin_port, stack)
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
+        users = UsersFile(node.access, settings.users_file, lambda: node.live_settings.auth)
+        await users.look()
+        node.background.spawn(users.watch())
         resp_server = await start_resp_server(
             node.router,
             self._hosts,
             settings.resp_port,
             turn_budget=node.command_executor.turn_budget,
             pubsub=node.broadcast.pubsub,
+            access=node.access,
             first_id=first_id(node.uuid),
         )
         stack.push_async_callback(resp_server.close)

@@ -49,6 +49,13 @@ class RequestReader:
         self._args: Request = []
         self._args_bytes = 0
         self._missing = 0
+        self._limited = False
+        self.limit()
+
+    def limit(self, arguments: int = ARGUMENTS_MAX, argument_bytes: int = VALUE_BYTES_MAX) -> None:
+        """Accept requests of at most so many arguments, and bytes of each."""
+        self._arguments_max, self._argument_bytes_max = arguments, argument_bytes
+        self._limited = arguments < ARGUMENTS_MAX
 
     @property
     def buffered_bytes(self) -> int:
@@ -69,7 +76,8 @@ class RequestReader:
         requests: list[Request] = []
         begun = len(self._args)
         try:
-            rest = 0 if self._missing or len(data) > SPLIT_BYTES_MAX else _split(data, requests)
+            slowly = self._missing or self._limited or len(data) > SPLIT_BYTES_MAX
+            rest = 0 if slowly else _split(data, requests)
             rest = self._parse(data, rest, requests)
         except _GarbageError as garbage:
             self.error = f"Protocol error: {garbage}"
@@ -108,6 +116,7 @@ class RequestReader:
         after = data.find(b"\n", at, at + HEADER_BYTES_MAX) + 1
         count = _ARRAYS.get(data[at:after], 0)
         if count:
+            self._check_count(count)
             self._missing = count
             return after
         if data[at] != 0x2A:
@@ -116,20 +125,26 @@ class RequestReader:
         if after == at:
             self._need = 0
             return at
+        self._check_count(count)
+        self._missing = max(count, 0)
+        return after
+
+    def _check_count(self, count: int) -> None:
         if count > ARGUMENTS_MAX:
             raise _GarbageError(
                 f"invalid multibulk length: {count} exceeds the limit of {ARGUMENTS_MAX} arguments"
             )
-        self._missing = max(count, 0)
-        return after
+        if count > self._arguments_max:
+            raise _GarbageError("unauthenticated multibulk length")
 
     def _inline(self, data: bytes, at: int) -> int:
         first = data[at : at + 1]
         if not (first.isalpha() or first in b"\r\n "):
             raise _GarbageError(f"expected '*', got {_shown(first)}")
         end = data.find(b"\n", at)
-        if (len(data) if end < 0 else end) - at > INLINE_BYTES_MAX:
-            raise _GarbageError(f"too big inline request: more than {INLINE_BYTES_MAX} bytes")
+        most = min(INLINE_BYTES_MAX, self._argument_bytes_max)
+        if (len(data) if end < 0 else end) - at > most:
+            raise _GarbageError(f"too big inline request: more than {most} bytes")
         if end < 0:
             self._need = 0
             return at
@@ -139,6 +154,7 @@ class RequestReader:
         words = split_words(line)
         if words is None:
             raise _GarbageError("unbalanced quotes in request")
+        self._check_count(len(words))
         self._args = words
         if self._args and self._args[0].upper() in (b"POST", b"HOST:"):
             raise _GarbageError("this port speaks RESP, not HTTP")
@@ -171,6 +187,8 @@ class RequestReader:
     def _check(self, length: int) -> None:
         if not 0 <= length <= VALUE_BYTES_MAX:
             raise _GarbageError(f"invalid bulk length: {length}, expected 0 to {VALUE_BYTES_MAX} bytes")
+        if length > self._argument_bytes_max:
+            raise _GarbageError("unauthenticated bulk length")
         if self._args_bytes + length > REQUEST_BYTES_MAX:
             raise _GarbageError(f"request of more than {REQUEST_BYTES_MAX} bytes: split it")
 

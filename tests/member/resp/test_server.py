@@ -192,9 +192,10 @@ async def test_a_bad_keyspace_is_refused(client, wrong):
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (("AUTH", "x"), "no password is set"),
+        (("AUTH", "x"), "without any password configured for the default user"),
         (("HELLO", "4"), "unsupported protocol version"),
-        (("HELLO", "2", "AUTH", "default", "x"), "no password is set"),
+        (("HELLO", "2", "AUTH", "default"), "Syntax error in HELLO option 'AUTH'"),
+        (("AUTH", "a", "b", "c"), "syntax error"),
         (("HELLO", "2", "WAT"), "Syntax error in HELLO option"),
         (("GET",), "wrong number of arguments for 'get' command"),
         (("MSET", "a"), "wrong number of arguments for 'mset' command"),

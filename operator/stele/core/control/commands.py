@@ -520,8 +520,7 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     the last ClearKeyspaces that is complete. `keyspaces` has every declared keyspace that is not empty here;
     None when nothing of it has changed since report `base`. `groups_version` is that of the groups of
     partitions in use, which are on its volume; `groups` are there with its table. `in_doubt` counts
-    transactions that only a user can end, in partitions that the member owns. `identity` is the digest of
-    the certificate that the process uses (wire.identity), empty without one.
+    transactions that only a user can end, in partitions that the member owns.
     """
 
     code: str
@@ -560,4 +559,3 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     groups_version: int = 0
     groups: PartitionGroups = NO_GROUPS
     in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0
-    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""

@@ -108,9 +108,9 @@ class User:
     def may_select(self, keyspace: bytes) -> bool:
         return not self.keyspaces or keyspace in self.keyspaces
 
-    def may_read(self, key: bytes) -> bool:
-        """Return whether it may get the value of a key of a keyspace that it may select."""
-        return _refused_key(self, [key], READ) is None
+    def may_know(self, keyspace: bytes, key: bytes) -> bool:
+        """Return whether it may hear that a key has changed: it has any right to it, as EXISTS needs."""
+        return self.may_select(keyspace) and _refused_key(self, [key], 0) is None
 
     @property
     def rules(self) -> list[Rule]:

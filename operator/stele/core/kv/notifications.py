@@ -105,6 +105,16 @@ def messages(keyspace: bytes, key: bytes, event: str, kinds: str) -> list[tuple[
     return found
 
 
+def event_of(channel: bytes, message: bytes) -> tuple[bytes, bytes] | None:
+    """Return the keyspace and the key of a message that `messages` made, None for any other."""
+    kind, _, rest = channel.partition(b"@")
+    db, separator, name = rest.partition(b"__:")
+    if kind not in (b"__keyspace", b"__keyevent") or not separator:
+        return None
+    numbered = b"db%b" % db if db.isdigit() else db
+    return b"default" if db == b"0" else numbered, name if kind == b"__keyspace" else message
+
+
 def may_match(name: bytes, *, pattern: bool) -> bool:
     """Return whether a channel, or a channel that a pattern matches, may be one of notifications."""
     known = (b"__keyspace@", b"__keyevent@", b"__stele__:")

@@ -43,6 +43,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
+        yield from self._access()
         yield from self._asynchronous()
         yield from self._transactions()
         yield from self._durations()
@@ -64,6 +65,18 @@ class Metrics(Collector):
         yield requests
         text = "Requests that were sent on to the owner."
         yield CounterMetricFamily("stele_requests_forwarded", text, value=counters.forwarded)
+
+    def _access(self) -> Iterator[Metric]:
+        access = self._node.access
+        text = "Requests that clients had no right to, by what they lacked; auth: wrong passwords."
+        denied = CounterMetricFamily("stele_access_denied", text, labels=["reason"])
+        for reason, count in access.log.counts.items():
+            denied.add_metric([reason], count)
+        yield denied
+        text = "Connections that have to authenticate and have not yet."
+        yield _gauge("stele_unauthenticated_clients", text, access.guests)
+        text = "Whether the file of users cannot be read, so that changes have no effect."
+        yield _gauge("stele_users_unreadable", text, access.unreadable)
 
     def _asynchronous(self) -> Iterator[Metric]:
         node = self._node

@@ -15,9 +15,17 @@ from enum import Enum
 from math import inf
 from typing import Protocol, cast
 
+from stele.member.resp.access import NOBODY, Access
 from stele.member.resp.batching import ConnectionBatch
 from stele.member.resp.budget import TooManyRepliesError
-from stele.member.resp.limits import RespServerLimits
+from stele.member.resp.limits import (
+    CUT_SECONDS,
+    GUEST_ARGUMENT_BYTES_MAX,
+    GUEST_ARGUMENTS_MAX,
+    GUEST_HELD_BYTES_MAX,
+    GUEST_OUTPUT_BYTES_MAX,
+    RespServerLimits,
+)
 from stele.member.resp.pipeline import WRITE_BYTES, Host, PipelineRunner
 from stele.member.resp.push import Pushes, PushQueue
 from stele.member.resp.session import ClientSession
@@ -42,6 +50,7 @@ class ConnectionHost(Host, Protocol):
 
     limits: RespServerLimits
     pushes: Pushes
+    access: Access
     waiting_bytes: int
     stopping: bool
 
@@ -80,6 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading = True
         self._stopping = False
         self._half_close = False
+        self._until_known: asyncio.TimerHandle | None = None
         self._quiet_since = float("inf")
         self._gone = False
         self._pushes: PushQueue | None = None
@@ -102,14 +112,17 @@ class ClientConnection(asyncio.Protocol):
             )
             self._transport.close()
             self._stopping = True
-        elif self._server.stopping:
-            self.stop()
+        else:
+            self.update_access()
+            if self._server.stopping:
+                self.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Implement asyncio.Protocol. Running commands finish: their writes may be in flight elsewhere."""
         self._stopping = self._gone = True
         self._queue.clear()
         self._hold(0)
+        self._end_until_known()
         self.resume_writing()
         self.session.disconnected()
         if self._pushes is not None:
@@ -127,6 +140,9 @@ class ClientConnection(asyncio.Protocol):
         self._hold(self._held_bytes + len(data) + ARGUMENT_BYTES * (reader.arguments - before))
         if self._server.waiting_bytes > self._limits.waiting_bytes_max:
             self._refuse_bytes()
+            return
+        if self._until_known is not None and self._held_bytes > GUEST_HELD_BYTES_MAX:
+            self._refuse(f"requests of more than {GUEST_HELD_BYTES_MAX} bytes before AUTH", "NOAUTH")
             return
         if reader.error is not None or self._is_full():
             self._pause()
@@ -273,6 +289,51 @@ class ClientConnection(asyncio.Protocol):
 
     def _linger(self) -> None:
         self._quiet_since = asyncio.get_running_loop().time()
+
+    # -- rights
+
+    def update_access(self) -> None:
+        """Hold a client to the limits of those who have not authenticated, while it is one of them."""
+        guest = self.session.guard is NOBODY and not self._gone
+        if guest is (self._until_known is not None):
+            return
+        high = self._limits.output_bytes_high
+        if guest:
+            self._server.access.count_guests(1)
+            seconds = self._limits.guest_seconds_max
+            self._until_known = asyncio.get_running_loop().call_later(seconds, self._expire)
+            self._reader.limit(GUEST_ARGUMENTS_MAX, GUEST_ARGUMENT_BYTES_MAX)
+            high = min(high, GUEST_OUTPUT_BYTES_MAX)
+        else:
+            self._end_until_known()
+            self._reader.limit()
+        self._transport.set_write_buffer_limits(high=high)
+
+    def _end_until_known(self) -> None:
+        if self._until_known is not None:
+            self._until_known.cancel()
+            self._until_known = None
+            self._server.access.count_guests(-1)
+
+    def _expire(self) -> None:
+        """Close, since nobody has authenticated in time."""
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        elif not self._transport.is_closing():
+            self._refuse(f"no AUTH within {self._limits.guest_seconds_max:g} seconds", "NOAUTH")
+            self._queue.clear()
+
+    def cut(self) -> None:
+        """Run nothing more and close, since the client's rights have ended."""
+        self._stopping = True
+        self._queue.clear()
+        if not self.busy:
+            self._transport.close()
+        asyncio.get_running_loop().call_later(CUT_SECONDS, self._abort_if_open)
+
+    def _abort_if_open(self) -> None:
+        if not self._gone:
+            self._transport.abort()
 
     def close_if_quiet(self, now: float) -> None:
         """Close when all replies were sent and the client has sent nothing for `linger_seconds`."""

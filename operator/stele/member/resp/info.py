@@ -30,6 +30,11 @@ _STATS = (
     "total_commands_processed",
     "pubsub_channels",
     "pubsub_patterns",
+    "acl_access_denied_auth",
+    "acl_access_denied_cmd",
+    "acl_access_denied_key",
+    "acl_access_denied_channel",
+    "unauthenticated_clients",
 )
 
 Facts = Mapping[str, str | int]

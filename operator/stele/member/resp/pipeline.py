@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from stele.core.kv.acl import User, may_run
 from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply, has_arity
 from stele.core.kv.keyslot import partition_in, slot_of
 from stele.core.kv.local_commands import refusal
@@ -16,6 +17,7 @@ from stele.core.kv.transaction import FINGERPRINT
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.resp import msetnx
+from stele.member.resp.access import NOBODY
 from stele.member.resp.budget import ReplyBytes, TooManyRepliesError
 from stele.member.resp.cluster_commands import CROSSSLOT, redirection
 from stele.member.resp.failures import for_cluster
@@ -44,8 +46,10 @@ from stele.member.resp.transactions import (
     ABORTED,
     NOT_QUEUED,
     OTHER_PARTITIONS,
+    RIGHTS_CHANGED,
     TRANSACTION_ARITIES,
     Queue,
+    exec_failure,
 )
 from stele.member.resp.wait import wait_in_transaction
 from stele.ports.transactions import PartitionPart
@@ -160,6 +164,8 @@ class PipelineRunner:
     def _refusal(self, name: bytes, request: Request) -> Failure | None:
         """Return the error of a request that does not run here, if it does not."""
         session = self._session
+        if session.guard is not None and (refused := self._forbidden(session.guard, name, request)):
+            return refused
         if runs_here(self._server, session, name):
             if is_well_formed(name, request) and (refused := refusal(name, request)):
                 return refused
@@ -170,6 +176,21 @@ class PipelineRunner:
         if session.only_pubsub and (refused := refused_while_subscribed(session, name, request)):
             return refused
         return undeclared(self._server, session.keyspace) if uses_keyspace(name) else None
+
+    def _forbidden(self, guard: User, name: bytes, request: Request) -> Failure | None:
+        """Return the error of a request that the client may not run. A malformed one does not run anyway."""
+        session, access = self._session, self._server.access
+        refused: Failure | None = None
+        if guard is NOBODY:
+            refused = access.refuse_guest(name)
+        elif is_well_formed(name, request):
+            denied = may_run(guard, name, request, session.keyspace)
+            context = "toplevel" if session.transaction.queue is None else "multi"
+            refused = None if denied is None else access.deny(session, denied, context)
+        if refused is None:
+            return None
+        refused = exec_failure(refused) if name == b"EXEC" else refused
+        return for_cluster(refused) if session.cluster else refused
 
     async def _alone(self, name: bytes, request: Request) -> None:
         if is_keyed(name):
@@ -227,7 +248,7 @@ class PipelineRunner:
                 return await self._exec(transaction.queue)
             finally:
                 transaction.reset()
-        return transaction.change(name)
+        return transaction.change(name, self._session.guard)
 
     async def _watch(self, keys: Sequence[bytes]) -> Reply:
         segment = self._segment()
@@ -268,6 +289,8 @@ class PipelineRunner:
         session, transaction = self._session, self._session.transaction
         if queue.failed:
             return ABORTED
+        if queue.guard is not session.guard:
+            return RIGHTS_CHANGED
         if is_local(self._server, session):
             return await exec_local(self._server, session, queue, self._failure, tracks=self._tracks)
         if transaction.touched:

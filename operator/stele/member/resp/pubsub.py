@@ -11,8 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
+from stele.core.kv.acl import User
 from stele.core.kv.keyslot import slot_of
-from stele.core.kv.notifications import may_match
+from stele.core.kv.notifications import event_of, may_match
 from stele.member.resp.match import Pattern, read_pattern
 from stele.member.resp.push import PushQueue
 from stele.member.turn_budget import TurnBudget
@@ -75,8 +76,11 @@ class Subscriber(Protocol):
     id: int
     resp3: bool
     cluster: bool
-    connection: Connection | None
+    guard: User | None
     subscriptions: Subscriptions | None
+
+    @property
+    def connection(self) -> Connection | None: ...
 
     def update_mode(self) -> None: ...
 
@@ -366,10 +370,14 @@ def _queue(
 ) -> int:
     """Queue a message, encoded once for each protocol, and return for how many clients.
 
-    Receivers that have unsubscribed since their list was made get nothing.
+    Receivers that have unsubscribed since their list was made get nothing, and no user gets events of keys
+    that are not for it.
     """
     count = 0
+    event = event_of(items[-2], items[-1]) if items[0] != b"smessage" else None
     for subscriber in receivers:
+        if event is not None and subscriber.guard is not None and not subscriber.guard.may_know(*event):
+            continue
         if subscriber.connection is not None and subscriber.id in subscribers:
             if subscriber.resp3 not in encoded:
                 encoded[subscriber.resp3] = encode_push(items, subscriber.resp3)

@@ -11,7 +11,8 @@ from itertools import count
 from stele.core.kv.commands import Failure
 from stele.core.kv.seen import SeenOperations, SeenTotal
 from stele.core.kv.written import WrittenOperations, WrittenTotal
-from stele.member.resp.batching import BatchCollector, ConnectionBatch
+from stele.member.resp.access import NOBODY, Access
+from stele.member.resp.batching import BATCH_COMMANDS_MAX, BatchCollector, ConnectionBatch
 from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.cluster_answers import ClusterAnswers
 from stele.member.resp.connection import ClientConnection, ClientPort
@@ -41,10 +42,13 @@ async def start_resp_server(
     *,
     turn_budget: TurnBudget | None = None,
     pubsub: PubSub | None = None,
+    access: Access | None = None,
     first_id: int = 1,
 ) -> "RespServer":
     """Listen for clients; port 0 picks a free one (see `port`). Raises OSError when it cannot listen."""
-    server = RespServer(store, limits or RespServerLimits(), turn_budget, pubsub, first_id=first_id)
+    server = RespServer(
+        store, limits or RespServerLimits(), turn_budget, pubsub, access=access, first_id=first_id
+    )
     await server.listen(hosts, port)
     return server
 
@@ -62,9 +66,12 @@ class RespServer:
         turn_budget: TurnBudget | None = None,
         pubsub: PubSub | None = None,
         *,
+        access: Access | None = None,
         first_id: int = 1,
     ) -> None:
         """`turn_budget` is the one that the store uses, if any; `pubsub` one that reaches other members.
+
+        Without `access`, every client may do everything.
 
         Connections are numbered from `first_id` on, so that an id of another member is not one here.
         """
@@ -77,6 +84,8 @@ class RespServer:
         self.slot_changes = SlotChanges(self)
         self.cluster_answers = ClusterAnswers(self.turn_budget)
         self.pubsub = pubsub or PubSub(self.turn_budget)
+        self.access = access or Access()
+        self.access.connect(self.sessions)
         self.collector = BatchCollector(store, failure_of, self.turn_budget, self.replies)
         self.waiting_bytes = self.port = self.cluster_port = self.read_port = 0
         self._aside, self._only = store.aside, store.only
@@ -155,12 +164,16 @@ class RespServer:
             **self._counts,
             **self.pushes.facts(),
             **self.pubsub.facts(),
+            **self.access.facts(),
         }
 
     def admit(self, connection: ClientConnection) -> bool:
         """Register a connection; False when there is no room."""
         self._counts["total_connections_received"] += 1
-        if len(self._open) >= self.limits.clients_max:
+        guest = connection.session.guard is NOBODY
+        if len(self._open) >= self.limits.clients_max or (
+            guest and self.access.guests >= self.limits.guests_max
+        ):
             self._counts["rejected_connections"] += 1
             return False
         self._open.add(connection)
@@ -169,6 +182,7 @@ class RespServer:
     def forget(self, connection: ClientConnection) -> None:
         """Unregister a closed connection."""
         self._open.discard(connection)
+        self.access.log_out(connection.session)
         turn_off(self, connection.session)
         self.slot_changes.end(connection.session)
         if connection.session.seen is not None:
@@ -188,6 +202,10 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
+        if session.guard is not None:
+            queue = self.access.leading(session, queue, BATCH_COMMANDS_MAX)
+            if not queue:
+                return None
         if session.transaction or session.only_pubsub or session.withheld or session.tracking is not None:
             return None
         if self._only and session.keyspace not in self._only:
@@ -246,7 +264,13 @@ class RespServer:
         cluster, reads = kind is not ClientPort.ANY, kind is ClientPort.READ
         seen = SeenOperations(self._seen_total, readonly=True) if reads else None
         return ClientSession(
-            next(self._ids), address, cluster=cluster, reads=reads, seen=seen, connection=connection
+            next(self._ids),
+            address,
+            cluster=cluster,
+            reads=reads,
+            seen=seen,
+            connection=connection,
+            guard=self.access.guest,
         )
 
     def failure(self, error: BaseException) -> Failure:

@@ -4,13 +4,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stele.core.kv.acl import User
 from stele.core.kv.commands import Failure, parse_integer
 from stele.core.kv.keyspaces import undeclared_failure
 from stele.core.kv.local_cache import Misses
 from stele.core.kv.seen import SeenOperations
 from stele.core.kv.written import WrittenOperations
+from stele.member.resp.access import DEFAULT, Access, Account
 from stele.member.resp.cluster_answers import ClusterAnswers
-from stele.member.resp.pubsub import Connection, PubSub, Subscriptions
+from stele.member.resp.pubsub import Connection as PushConnection
+from stele.member.resp.pubsub import PubSub, Subscriptions
 from stele.member.resp.scan import Positions
 from stele.member.resp.slot_changes import SlotChanges
 from stele.member.resp.tracking import Tracking
@@ -18,6 +21,14 @@ from stele.member.resp.transactions import Transaction
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Answer, Request
+
+
+class Connection(PushConnection, Protocol):
+    """Where messages to a client wait, and what changes of its rights do to it."""
+
+    def cut(self) -> None: ...
+
+    def update_access(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -29,7 +40,9 @@ class ClientSession:
     seen, of a connection that backups may answer; `reads`: it is on the port for that. `written` is what it
     wrote in Async keyspaces, None until it does; `misses` are those in keyspaces with mode Invalidation.
     `withheld` counts the
-    replies that are not sent from now on (CLIENT REPLY).
+    replies that are not sent from now on (CLIENT REPLY). `guard` is what its requests are checked with, None
+    when it may do all; `account` is the user that it is, None when it has not authenticated, by `password`,
+    an entry of the file of users.
     """
 
     id: int
@@ -51,6 +64,15 @@ class ClientSession:
     only_pubsub: bool = False
     tracking: Tracking | None = None
     withheld: float = 0
+    user: bytes = DEFAULT
+    guard: User | None = None
+    account: Account | None = None
+    password: str = ""
+
+    @property
+    def hears(self) -> bool:
+        """Whether it gets anything without asking."""
+        return bool(self.subscriptions) or self.tracking is not None
 
     def disconnected(self) -> None:
         """Forget the connection, which has ended."""
@@ -89,6 +111,7 @@ class ClientSession:
         """Return its line of CLIENT LIST."""
         parts = {"id": str(self.id), "addr": self.address, "name": self.name.decode("ascii", "replace")}
         parts |= {"db": self.database.decode(), "resp": "3" if self.resp3 else "2"}
+        parts["user"] = self.user.decode("ascii", "replace")
         parts |= (self.subscriptions or Subscriptions()).facts()
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
@@ -96,6 +119,7 @@ class ClientSession:
 class Server(Protocol):
     """The part of the RESP server that session commands use."""
 
+    access: Access
     store: KeyValueService
     positions: Positions
     turn_budget: TurnBudget

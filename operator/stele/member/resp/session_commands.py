@@ -3,7 +3,9 @@
 import re
 import time
 from collections.abc import Awaitable
+from itertools import islice
 
+from stele.core.kv.acl import Denial
 from stele.core.kv.commands import (
     ARGUMENTS_MAX,
     ARITIES,
@@ -15,6 +17,8 @@ from stele.core.kv.commands import (
     wrong_number,
 )
 from stele.core.kv.dedup import ARITY, ONCE
+from stele.member.resp.access import NOAUTH_HELLO, NOBODY
+from stele.member.resp.acl_commands import acl, auth, log_in
 from stele.member.resp.client_commands import client, client_name
 from stele.member.resp.cluster_commands import DISABLED, cluster
 from stele.member.resp.config import config
@@ -119,17 +123,16 @@ def _reset(server: Server, session: ClientSession, request: Request) -> Answer:
     turn_off(server, session)
     server.slot_changes.end(session)
     session.reset()
+    server.access.log_out(session)
+    if session.connection is not None:
+        session.connection.update_access()
     return Simple("RESET")
 
 
-def _auth(server: Server, session: ClientSession, request: Request) -> Answer:
-    raise RefusedError(
-        "AUTH <password> called without any password configured: no password is set, so do not send AUTH"
-    )
-
-
-def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
+async def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
     resp3, name, rest = session.resp3, session.name, iter(request[1:])
+    user: bytes | None = None
+    password = b""
     for place, word in enumerate(rest):
         option = word.upper()
         if place == 0:
@@ -138,10 +141,18 @@ def _hello(server: Server, session: ClientSession, request: Request) -> Answer:
             resp3 = word == b"3"
         elif option == b"SETNAME" and (given := next(rest, None)) is not None:
             name = client_name(given)
-        elif option == b"AUTH":
-            return _auth(server, session, request)
+        elif option == b"AUTH" and (pair := list(islice(rest, 2)))[1:]:
+            user, password = pair
         else:
             raise RefusedError(f"Syntax error in HELLO option '{text_of(word)}'")
+    if user is not None and (refused := await log_in(server, session, user, password)) is not None:
+        return refused
+    if session.guard is NOBODY:
+        return NOAUTH_HELLO
+    return _greet(server, session, resp3, name)
+
+
+def _greet(server: Server, session: ClientSession, resp3: bool, name: bytes) -> Answer:
     session.resp3, session.name = resp3, name
     session.update_mode()
     if not resp3:
@@ -171,6 +182,8 @@ def _select(server: Server, session: ClientSession, request: Request) -> Answer:
         wanted, database = b"db%d" % number if number else b"default", b"%d" % number
         if len(wanted) > KEYSPACE_BYTES_MAX:
             raise RefusedError("DB index is out of range")
+    if session.guard is not None and not session.guard.may_select(wanted):
+        return server.access.deny(session, Denial("keyspace", wanted))
     if (refused := undeclared(server, wanted)) is not None:
         return refused
     session.keyspace, session.database = wanted, database
@@ -287,7 +300,8 @@ _COMMANDS: dict[bytes, tuple[int, Command]] = {
     b"TIME": (1, _time),
     b"QUIT": (-1, _quit),
     b"RESET": (1, _reset),
-    b"AUTH": (-2, _auth),
+    b"AUTH": (-2, auth),
+    b"ACL": (-2, acl),
     b"HELLO": (-1, _hello),
     b"SELECT": (2, _select),
     b"CLIENT": (-2, client),

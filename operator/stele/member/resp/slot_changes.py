@@ -22,7 +22,9 @@ class Client(Protocol):
 
     id: int
     keyspace: bytes
-    connection: Connection | None
+
+    @property
+    def connection(self) -> Connection | None: ...
 
 
 class Server(Protocol):

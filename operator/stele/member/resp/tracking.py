@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
+from stele.core.kv.acl import User
 from stele.core.kv.commands import ARITIES, WRITES, Failure, Simple, parse_integer, text_of, wrong_number
 from stele.core.kv.transaction import EXEC
 from stele.member.resp.push import PushQueue
@@ -43,6 +44,7 @@ class Session(Protocol):
     keyspace: bytes
     resp3: bool
     only_pubsub: bool
+    guard: User | None
     transaction: Transaction
     tracking: "Tracking | None"
 
@@ -116,8 +118,15 @@ class Tracking:
             self.invalidate_all()
 
     def invalidate(self, keys: Sequence[bytes]) -> None:
-        """Have keys dropped, after the replies to all requests that have begun."""
-        self._send(keys)
+        """Have keys dropped, after the replies to all requests that have begun.
+
+        Of broadcasts, only keys that the user may know of: the others it cannot have read.
+        """
+        guard = self._session.guard
+        if guard is not None and b"BCAST" in self.options:
+            keys = [key for key in keys if guard.may_know(self.keyspace, key)]
+        if keys:
+            self._send(keys)
 
     def invalidate_all(self) -> None:
         """Have everything dropped."""

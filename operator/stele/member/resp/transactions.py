@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from stele.core.kv.acl import User
 from stele.core.kv.commands import (
     ARITIES,
     Failure,
@@ -54,9 +55,15 @@ OTHER_PARTITIONS = Failure(
 ABORTED = Failure("EXECABORT", "Transaction discarded because of previous errors.")
 
 
+RIGHTS_CHANGED = Failure(
+    "NOPERM", "ACLs rules changed between the moment the transaction was accumulated and the EXEC call."
+)
+
+
 def exec_failure(failure: Failure) -> Failure:
     """Return the error of an EXEC that was not run, for this reason."""
-    return Failure("EXECABORT", f"Transaction discarded because of: {failure.text}")
+    code = "" if failure.code == "ERR" else f"{failure.code} "
+    return Failure("EXECABORT", f"Transaction discarded because of: {code}{failure.text}")
 
 
 @dataclass(slots=True)
@@ -64,9 +71,10 @@ class Queue:
     """The commands between MULTI and EXEC. `joins` has how replies of each request are joined, and how many.
 
     `local` has the requests that run at this member, by their place; `failed`: a request was refused, so EXEC
-    discards all.
+    discards all. `guard` is what they were checked with.
     """
 
+    guard: User | None = None
     commands: list[Request] = field(default_factory=list)
     joins: list[tuple[Combine | None, int]] = field(default_factory=list)
     local: dict[int, Request] = field(default_factory=dict)
@@ -175,13 +183,13 @@ class Transaction:
         self.reset()
         return exec_failure(failure)
 
-    def change(self, name: bytes) -> Reply:
-        """Run MULTI, DISCARD or UNWATCH; EXEC comes here without MULTI."""
+    def change(self, name: bytes, guard: User | None) -> Reply:
+        """Run MULTI, DISCARD or UNWATCH; EXEC comes here without MULTI. `guard` is that of the session."""
         text = name.decode()
         if name == b"MULTI":
             if self.queue is not None:
                 return Failure("ERR", "MULTI calls can not be nested")
-            self.queue = Queue()
+            self.queue = Queue(guard)
         elif name != b"UNWATCH" and self.queue is None:
             return Failure("ERR", f"{text} without MULTI")
         elif name == b"UNWATCH" and self.queue is not None:

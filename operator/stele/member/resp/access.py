@@ -1,0 +1,281 @@
+"""Who the clients of this member are, and what each may do.
+
+The users are those of the file (`users_file`), and the master says whether every client must be one of them.
+What a connection may do is in its session: `guard` is None where nothing is checked, NOBODY while the client
+has to authenticate, else the rights of its user. Other members trust what comes from this one.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Protocol
+
+from stele.core.control.member_settings import ClientAuth
+from stele.core.kv.acl import Denial, User, may_run
+from stele.core.kv.command_categories import WITHOUT_RIGHTS
+from stele.core.kv.commands import Failure
+from stele.member.resp.acl_log import AclLog
+from stele.member.resp.failed_logins import FailedLogins
+from stele.member.resp.passwords import NO_PASSWORDS, BusyError, PasswordChecker, Passwords
+from stele.wire.resp import Request
+from stele.wire.users import UserEntry
+
+DEFAULT = b"default"
+
+NOBODY = User("", active=False)
+"""The rights of a client that has to authenticate."""
+
+EVERYTHING = ("~*", "&*", "+@all")
+
+NOAUTH = Failure("NOAUTH", "Authentication required.")
+NOAUTH_HELLO = Failure(
+    "NOAUTH",
+    "HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass>"
+    " option can be used to authenticate the client and select the RESP protocol version at the same time",
+)
+WRONGPASS = Failure("WRONGPASS", "invalid username-password pair or user is disabled.")
+NOT_TOLD = Failure(
+    "LOADING", "this member has not been told by the master yet whether clients must authenticate; retry"
+)
+NO_PASSWORD = Failure(
+    "ERR",
+    "AUTH <password> called without any password configured for the default user. Are you sure your"
+    " configuration is correct?",
+)
+_WITHOUT_RIGHTS = frozenset(name.upper().encode() for name in WITHOUT_RIGHTS)
+
+
+class Account:
+    """One user of the file. `guard` is what its connections are checked with, None when it may do all.
+
+    `connections` counts those of this member.
+    """
+
+    __slots__ = ("connections", "entry", "guard", "passwords", "rights")
+
+    def __init__(self, entry: UserEntry, rights: User) -> None:
+        self.entry, self.rights = entry, rights
+        self.guard = None if rights.unrestricted else rights
+        self.passwords = Passwords(entry.passwords)
+        self.connections = 0
+
+    def opened(self, by: int) -> None:
+        """Count a connection that began, or -1 for one that ended."""
+        self.connections += by
+
+
+class Client(Protocol):
+    """The connection of a session."""
+
+    def cut(self) -> None:
+        """Run nothing more, and close."""
+        ...
+
+    def update_access(self) -> None:
+        """Apply the limits of those who have not authenticated, or end them."""
+        ...
+
+
+class Session(Protocol):
+    """The part of a client's session that is used here."""
+
+    address: str
+    keyspace: bytes
+    user: bytes
+    guard: User | None
+    account: Account | None
+    password: str
+
+    @property
+    def connection(self) -> Client | None: ...
+
+    @property
+    def hears(self) -> bool:
+        """Whether it gets anything without asking."""
+        ...
+
+    def line(self) -> str: ...
+
+
+Accounts = Mapping[bytes, Account]
+
+
+class Access:
+    """Users and level of one member. `level` is None until a master has told it: then users must log in.
+
+    `unreadable`: the file of users cannot be read, and those of before stay. `guests` counts connections
+    that have to authenticate.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.level: ClientAuth | None = ClientAuth.OFF
+        self.users: Accounts = {}
+        self.unreadable = False
+        self.log = AclLog(now)
+        self.checker = PasswordChecker()
+        self._failed = FailedLogins(now)
+        self._sessions: Callable[[], Iterable[Session]] = tuple
+        self.guests = 0
+
+    def connect(self, sessions: Callable[[], Iterable[Session]]) -> None:
+        """Apply changes to these sessions from now on."""
+        self._sessions = sessions
+
+    # -- what is in force
+
+    @property
+    def required(self) -> bool:
+        """Whether a client must authenticate before anything else."""
+        return self.level is ClientAuth.REQUIRED or (self.level is None and bool(self.users))
+
+    @property
+    def guest(self) -> User | None:
+        """The guard of a client that has not authenticated."""
+        return NOBODY if self.required else None
+
+    def adopt(self, users: Accounts | None, level: ClientAuth | None, *, unreadable: bool = False) -> None:
+        """Apply users, unless they are None, and the level: connections that may no longer be are cut."""
+        self.unreadable = unreadable
+        if users is None and level is self.level:
+            return
+        self.level = level
+        if users is not None:
+            self.users = users
+            self.checker.begin([each.passwords for each in users.values()])
+        for session in self._sessions():
+            self._update(session)
+
+    def _update(self, session: Session) -> None:
+        if session.account is not None:
+            self._keep_or_cut(session, session.account)
+            return
+        guard = self.guest
+        if session.guard is not guard:
+            session.guard = guard
+            if guard is not None and session.hears:
+                _cut(session)
+            elif session.connection is not None:
+                session.connection.update_access()
+
+    def _keep_or_cut(self, session: Session, account: Account) -> None:
+        """Keep a connection whose user has the same rights, and still has its password."""
+        now = self.users.get(session.user)
+        if now is account:
+            return
+        if now is None or now.rights is not account.rights or session.password not in now.entry.passwords:
+            _cut(session)
+            return
+        account.opened(-1)
+        now.opened(1)
+        session.account = now
+
+    # -- sessions
+
+    def log_out(self, session: Session) -> None:
+        """Make a session that of a new connection."""
+        if session.account is not None:
+            session.account.opened(-1)
+        session.account, session.user, session.password = None, DEFAULT, ""
+        session.guard = self.guest
+
+    async def log_in(self, session: Session, user: bytes, password: bytes) -> Failure | None:
+        """Check a password and have the session be of this user. Return the error, if it is not."""
+        account = self.users.get(user)
+        if account is None and user == DEFAULT and not self.required:
+            self.log_out(session)
+            return None
+        address = session.address.rpartition(":")[0]
+        if (seconds := self._failed.wait_seconds(address)) > 0:
+            self._note_wrong(session, user)
+            text = f"too many wrong passwords from {address}: wait {seconds:.0f} seconds"
+            return Failure("WRONGPASS", text)
+        try:
+            found = await self.checker.find(NO_PASSWORDS if account is None else account.passwords, password)
+        except BusyError as busy:
+            return Failure("TRYAGAIN", str(busy))
+        now = self.users.get(user)
+        if found is None or now is None or found not in now.entry.passwords or not now.rights.active:
+            self._failed.failed(address)
+            self._note_wrong(session, user)
+            return WRONGPASS
+        return self._enter(session, user, now, found)
+
+    def _note_wrong(self, session: Session, user: bytes) -> None:
+        self.log.add("auth", "toplevel", b"AUTH", user, session.line())
+
+    def _enter(self, session: Session, user: bytes, account: Account, password: str) -> Failure | None:
+        most = account.entry.connections_max
+        if most and session.account is not account and account.connections >= most:
+            text = f"user has {most} connections to this member, which is the limit (limits.connections)"
+            return Failure("ERR", text)
+        self.log_out(session)
+        if session.connection is None:
+            return NOAUTH
+        account.opened(1)
+        session.account, session.user, session.password = account, user, password
+        session.guard = account.guard
+        return None
+
+    # -- requests
+
+    def refuse_guest(self, name: bytes) -> Failure | None:
+        """Return the error for a request, with this upper-case name, of a client that must authenticate."""
+        if name in _WITHOUT_RIGHTS:
+            return None
+        return NOT_TOLD if self.level is None else NOAUTH
+
+    def deny(self, session: Session, denied: Denial, context: str = "toplevel") -> Failure:
+        """Note a refusal, and return its error."""
+        self.log.add(denied.reason, context, denied.what, session.user, session.line())
+        return denied.failure
+
+    def leading(self, session: Session, requests: Sequence[Request], most: int) -> list[Request]:
+        """Return the leading requests that the client may run, if they are commands of keys."""
+        guard, keyspace = session.guard, session.keyspace
+        if guard is None or guard is NOBODY:
+            return []
+        first = requests[:most]
+        return list(takewhile(lambda each: may_run(guard, each[0].upper(), each, keyspace) is None, first))
+
+    # -- clients that have not authenticated
+
+    def count_guests(self, by: int) -> None:
+        """Count a connection that has to authenticate, or -1 for one that does not any more."""
+        self.guests += by
+
+    def facts(self) -> dict[str, str | int]:
+        """Return the fields of INFO, by Redis' names where it has them."""
+        counts = self.log.counts
+        return {
+            "acl_access_denied_auth": counts["auth"],
+            "acl_access_denied_cmd": counts["command"],
+            "acl_access_denied_key": counts["key"] + counts["keyspace"],
+            "acl_access_denied_channel": counts["channel"],
+            "unauthenticated_clients": self.guests,
+        }
+
+
+def _cut(session: Session) -> None:
+    """Let a connection do nothing more, and close it."""
+    session.guard = NOBODY
+    if session.connection is not None:
+        session.connection.cut()
+
+
+def accounts_of(entries: Iterable[UserEntry], before: Accounts) -> Accounts:
+    """Return accounts by name; those of which nothing is different, or only passwords, keep their rights."""
+    found: dict[bytes, Account] = {}
+    for entry in entries:
+        name, old = entry.name.encode(), before.get(entry.name.encode())
+        if old is None:
+            found[name] = Account(entry, entry.rights())
+        elif old.entry == entry:
+            found[name] = old
+        else:
+            same = _rights_of(old.entry) == _rights_of(entry)
+            found[name] = Account(entry, old.rights if same else entry.rights())
+    return found
+
+
+def _rights_of(entry: UserEntry) -> tuple[object, ...]:
+    return entry.rules, entry.keyspaces, entry.active

@@ -1,0 +1,30 @@
+"""Limits how many wrong passwords one address may try."""
+
+from collections.abc import Callable
+
+FAILURES_AT_ONCE = 10
+"""Wrong passwords of one address that are checked without a wait."""
+SECONDS_PER_FAILURE = 5.0
+"""After them, one more is checked in this time."""
+ADDRESSES_MAX = 10_000
+"""Addresses that are remembered, least recently failed first forgotten."""
+
+
+class FailedLogins:
+    """Wrong passwords by address. `now` returns seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until: dict[str, float] = {}
+
+    def wait_seconds(self, address: str) -> float:
+        """Return how long the next password of an address must wait, 0 when it may be checked."""
+        until = self._until.get(address, 0.0) - FAILURES_AT_ONCE * SECONDS_PER_FAILURE
+        return max(0.0, until - self._now() + SECONDS_PER_FAILURE)
+
+    def failed(self, address: str) -> None:
+        """Count a wrong password."""
+        until = max(self._now(), self._until.pop(address, 0.0)) + SECONDS_PER_FAILURE
+        while len(self._until) >= ADDRESSES_MAX:
+            del self._until[next(iter(self._until))]
+        self._until[address] = until

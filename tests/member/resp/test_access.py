@@ -1,0 +1,454 @@
+"""Users and rights at the ports of clients: replies of redis-server with the same users, and the rest."""
+
+import asyncio
+import tracemalloc
+
+import pytest
+import redis
+
+from stele.core.control.member_settings import ClientAuth
+from stele.member.resp.access import Access, accounts_of
+from stele.member.resp.failed_logins import FAILURES_AT_ONCE, SECONDS_PER_FAILURE
+from stele.member.resp.limits import GUEST_HELD_BYTES_MAX, RespServerLimits
+from stele.member.resp.passwords import SCRYPT_AT_ONCE, SCRYPT_WAITING_MAX
+from stele.member.resp.server import RespServer
+from stele.member.resp.users_file import UsersFile
+from stele.wire.resp import encode_request
+from stele.wire.users import UserEntry, chosen_hash, encode_users, generated_hash
+from tests.member.harness.reference import redis_server
+
+DEFAULT = UserEntry("default", (generated_hash(b"secret"),), ("+@all", "~*", "&*"))
+ALICE = UserEntry(
+    "alice",
+    (generated_hash(b"old"), generated_hash(b"new")),
+    ("+@all", "-@dangerous", "~orders:*", "%R~cfg:*", "&news:*"),
+)
+GONE = UserEntry("gone", (generated_hash(b"pw"),), ("+@all", "~*"), active=False)
+SHOP = UserEntry("shop", (generated_hash(b"pw"),), ("+@all", "~*", "&*"), ("shop", "cart"))
+CHOSEN = UserEntry("person", (chosen_hash(b"hunter2", b"0" * 16),), ("+@all", "~*", "&*"))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def access(clock):
+    access = Access(clock)
+    use(access, DEFAULT, ALICE, GONE, SHOP)
+    yield access
+    access.checker.close()
+
+
+@pytest.fixture
+async def server(store, access):
+    server = RespServer(store, RespServerLimits(guest_seconds_max=60), access=access)
+    await server.listen("127.0.0.1", 0)
+    await server.listen_cluster("127.0.0.1", 0)
+    yield server
+    await server.close()
+
+
+@pytest.fixture(scope="module")
+def users_of_redis(reference):
+    with redis.Redis(port=reference) as client:
+        for user in (ALICE, GONE):
+            passwords = [f"#{each.partition(':')[2]}" for each in user.passwords]
+            state = "on" if user.active else "off"
+            client.execute_command("ACL SETUSER", user.name, "reset", state, *passwords, *user.rules)
+        client.execute_command("ACL SETUSER", "default", "resetpass", ">secret")
+    yield reference
+    with redis.Redis(port=reference, password="secret") as client:
+        client.execute_command("ACL SETUSER", "default", "nopass")
+
+
+_writers = []
+
+
+async def connected(port):
+    """A connection that ends with the test."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    _writers.append(writer)
+    return reader, writer
+
+
+@pytest.fixture(autouse=True)
+async def _closed():
+    yield
+    while _writers:
+        _writers.pop().close()
+    await asyncio.sleep(0)
+
+
+def use(access, *users, level=ClientAuth.REQUIRED):
+    access.adopt(accounts_of(users, access.users), level)
+
+
+async def played(port, *lines):
+    """All that comes back for some requests and a QUIT."""
+    reader, writer = await connected(port)
+    requests = [[word.encode() for word in line.split()] for line in (*lines, "QUIT")]
+    writer.write(b"".join(map(encode_request, requests)))
+    async with asyncio.timeout(20):
+        received = await reader.read(-1)
+    writer.close()
+    return received
+
+
+async def until(done):
+    async with asyncio.timeout(5):
+        while not done():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def ask(stream, line):
+    reader, writer = stream
+    writer.write(encode_request([word.encode() for word in line.split()]))
+    async with asyncio.timeout(20):
+        return (await reader.readline()).decode().strip()
+
+
+async def opened(port, login="AUTH alice new"):
+    stream = await connected(port)
+    assert await ask(stream, login) == "+OK"
+    return stream
+
+
+SCRIPTS = [
+    ["GET a", "SET a 1", "PING", "INFO", "MULTI", "EXEC", "SUBSCRIBE a", "ACL WHOAMI", "CLIENT ID"],
+    [
+        "HELLO",
+        "HELLO 3",
+        "HELLO 3 AUTH alice wrong",
+        "HELLO 3 AUTH nobody x SETNAME a",
+    ],
+    ["AUTH wrong", "AUTH alice wrong", "AUTH nobody x", "AUTH gone pw", "AUTH a b c", "AUTH"],
+    ["AUTH secret", "ACL WHOAMI", "GET a", "RESET", "GET a", "AUTH default secret", "GET a"],
+    ["AUTH alice old", "ACL WHOAMI", "GET orders:1", "SET orders:1 x", "GET orders:1", "DEL orders:1"],
+    ["AUTH alice new", "GET other", "GET cfg:1", "SET cfg:1 x", "MGET orders:1 other", "MSET orders:1 a b c"],
+    ["AUTH alice new", "FLUSHALL", "CONFIG GET x", "CLIENT LIST", "INFO", "ACL LIST", "ACL WHOAMI"],
+    ["AUTH alice new", "NOSUCH a", "GET", "CLIENT NOSUCH", "MGET", "SET other", "CLIENT GETNAME"],
+    ["AUTH alice new", "PUBLISH news:1 x", "PUBLISH other x", "SPUBLISH other x", "PSUBSCRIBE news:1"],
+    ["AUTH alice new", "SUBSCRIBE other", "SSUBSCRIBE other", "PSUBSCRIBE *", "PSUBSCRIBE news:*"],
+    ["AUTH alice new", "MULTI", "SET orders:1 1", "GET orders:1", "DEL orders:1", "EXEC"],
+    ["AUTH alice new", "MULTI", "SET orders:1 1", "GET other", "EXEC", "GET orders:1"],
+    ["AUTH alice new", "MULTI", "SUBSCRIBE other", "EXEC", "WATCH cfg:1 orders:1", "WATCH other"],
+    ["AUTH alice new", "AUTH alice wrong", "ACL WHOAMI", "RESET", "ACL WHOAMI", "QUIT", "PING"],
+    [
+        "AUTH secret",
+        "ACL DRYRUN alice GET other",
+        "ACL DRYRUN alice GET cfg:1",
+        "ACL DRYRUN alice CLIENT LIST",
+    ],
+    ["AUTH secret", "ACL DRYRUN nobody GET a", "ACL DRYRUN alice NOSUCH", "ACL DRYRUN alice PUBLISH a b"],
+    ["AUTH secret", "ACL USERS", "ACL CAT transaction", "ACL CAT nosuch", "ACL NOSUCH", "ACL GETUSER nobody"],
+]
+
+
+@pytest.mark.parametrize("lines", SCRIPTS)
+async def test_replies_are_those_of_redis(server, access, users_of_redis, lines):
+    use(access, DEFAULT, ALICE, GONE)
+    ours, theirs = await played(server.port, *lines), await played(users_of_redis, *lines)
+    assert sorted(ours.split(b"\r\n")) == sorted(theirs.split(b"\r\n"))  # Sets have no order.
+    if "ACL CAT transaction" not in lines:
+        assert ours == theirs
+
+
+async def test_without_the_level_everything_is_as_in_redis_without_passwords(server, access):
+    use(access, level=ClientAuth.OFF)
+    lines = [
+        "AUTH x",
+        "AUTH default x",
+        "AUTH nobody x",
+        "HELLO 2 AUTH nobody x",
+        "ACL WHOAMI",
+        "PING",
+        "GET a",
+    ]
+    lines += ["ACL LIST", "ACL USERS", "CONFIG SET x y", "AUTH default y", "ACL LOG nosuch"]
+    with redis_server() as port:
+        ours, theirs = await played(server.port, *lines), await played(port, *lines)
+    assert ours.partition(b"CONFIG SET")[0] == theirs.partition(b"CONFIG SET")[0]
+
+
+async def test_users_may_log_in_before_they_must(server, access):
+    use(access, DEFAULT, ALICE, level=ClientAuth.OFF)
+    anybody = await connected(server.port)
+    assert await ask(anybody, "SET a 1") == "+OK"
+    alice = await opened(server.port)
+    assert (await ask(alice, "GET a")).startswith("-NOPERM")
+    assert (await ask(anybody, "AUTH wrong")).startswith("-WRONGPASS")
+    use(access, DEFAULT, ALICE)
+    assert (await ask(anybody, "GET a")).startswith("-NOAUTH")
+    assert await ask(alice, "PING") == "+PONG"
+    assert await ask(anybody, "AUTH secret") == "+OK"
+
+
+async def test_subscribers_that_have_not_authenticated_are_cut_when_they_must(server, access):
+    use(access, DEFAULT, level=ClientAuth.OFF)
+    reader, writer = await connected(server.port)
+    writer.write(encode_request([b"SUBSCRIBE", b"a"]))
+    await reader.readuntil(b":1\r\n")
+    use(access, DEFAULT)
+    async with asyncio.timeout(5):
+        assert await reader.read(-1) == b""
+
+
+async def test_nobody_is_let_in_before_the_master_has_said_whether(server, access):
+    use(access, DEFAULT, level=None)
+    assert (await played(server.port, "GET a")).startswith(b"-LOADING this member has not been told")
+    assert (await played(server.cluster_port, "GET a")).startswith(b"-CLUSTERDOWN this member has not")
+    assert (await played(server.port, "AUTH secret", "GET a")).startswith(b"+OK\r\n$-1")
+    use(access, level=None)
+    access.adopt({}, None)
+    assert (await played(server.port, "GET a")).startswith(b"$-1")
+
+
+async def test_the_first_keyspace_of_a_user_is_where_it_begins(server):
+    stream = await opened(server.port, "AUTH shop pw")
+    assert await ask(stream, "SET a 1") == "+OK"
+    refused = "-NOPERM this user has no permissions to use the keyspace"
+    assert await ask(stream, "SELECT 0") == f"{refused} 'default'"
+    assert await ask(stream, "FLUSHALL") == f"{refused} '*'"
+    assert await ask(stream, "SELECT cart") == "+OK"
+    assert await ask(stream, "GET a") == "$-1"
+    assert await ask(stream, "SELECT shop") == "+OK"
+    assert await ask(stream, "EXISTS a") == ":1"
+
+
+async def test_requests_without_rights_pass_neither_way(server, access):
+    """The common batch runs the requests before the first that the client has no right to."""
+    reader, writer = await opened(server.port)
+    keys = ["orders:1", "orders:2", "other", "orders:3"]
+    writer.write(b"".join(encode_request([b"SET", key.encode(), b"1"]) for key in keys))
+    found = [(await reader.readline())[:7] for _ in keys]
+    assert found == [b"+OK\r\n", b"+OK\r\n", b"-NOPERM", b"+OK\r\n"]
+    assert access.log.counts["key"] == 1
+
+
+async def test_changed_and_deleted_users_are_cut_and_rotated_passwords_are_not(server, access):
+    old, new = await opened(server.port, "AUTH alice old"), await opened(server.port, "AUTH alice new")
+    gone, stays = await opened(server.port, "AUTH shop pw"), await opened(server.port, "AUTH secret")
+    rotated = UserEntry("alice", (generated_hash(b"new"), generated_hash(b"newer")), ALICE.rules)
+    use(access, DEFAULT, rotated)
+    for cut in (old, gone):
+        async with asyncio.timeout(5):
+            assert await cut[0].read(-1) == b""
+    assert await ask(new, "PING") == "+PONG"
+    assert await ask(stays, "PING") == "+PONG"
+    use(access, DEFAULT, UserEntry("alice", rotated.passwords, ("+@all", "~*")))
+    async with asyncio.timeout(5):
+        assert await new[0].read(-1) == b""
+    assert [account.connections for account in access.users.values()] == [1, 0]
+
+
+async def test_a_transaction_does_not_outlive_the_rights_it_was_queued_with(server, access):
+    stream = await opened(server.port, "AUTH secret")
+    assert await ask(stream, "MULTI") == "+OK"
+    assert await ask(stream, "SET a 1") == "+QUEUED"
+    (session,) = server.sessions()
+    session.guard = access.users[b"alice"].guard
+    assert (await ask(stream, "EXEC")).startswith("-NOPERM ACLs rules changed between the moment")
+    session.guard = None
+    assert await ask(stream, "EXISTS a") == ":0"
+
+
+async def test_another_user_hears_nothing_of_what_the_first_began(server):
+    reader, writer = stream = await connected(server.port)
+    writer.write(encode_request([b"HELLO", b"3", b"AUTH", b"default", b"secret"]))
+    await reader.readuntil(b"modules\r\n*0\r\n")
+    assert await ask(stream, "CLIENT TRACKING on") == "+OK"
+    writer.write(encode_request([b"SUBSCRIBE", b"a"]))
+    await reader.readuntil(b":1\r\n")
+    assert await ask(stream, "AUTH alice new") == "+OK"
+    (session,) = server.sessions()
+    assert not session.hears
+
+
+async def test_events_and_broadcasts_stay_within_the_rights(server):
+    reader, writer = await opened(server.port)
+    everything = encode_request([b"PSUBSCRIBE", b"news:*"])
+    writer.write(everything)
+    await reader.readuntil(b":1\r\n")
+    (session,) = server.sessions()
+    server.pubsub.unsubscribe_pattern(session, b"news:*")
+    await server.pubsub.subscribe_patterns(session, [b"__key*"])
+    for channel, message in (
+        (b"__keyspace@0__:other", b"set"),
+        (b"__keyevent@0__:set", b"other"),
+        (b"__keyspace@0__:cfg:1", b"set"),
+        (b"__keyevent@0__:set", b"orders:1"),
+    ):
+        await server.pubsub.publish(channel, message)
+    received = await asyncio.wait_for(reader.readuntil(b"orders:1\r\n"), 5)
+    assert b"cfg:1" in received
+    assert b"other" not in received
+
+
+async def test_connections_of_a_user_are_limited(server, access):
+    use(access, UserEntry("one", (generated_hash(b"pw"),), ("+@all", "~*"), connections_max=1))
+    first = await opened(server.port, "AUTH one pw")
+    second = await connected(server.port)
+    assert (await ask(second, "AUTH one pw")).startswith("-ERR user has 1 connections to this member")
+    assert await ask(first, "AUTH one pw") == "+OK"
+    assert await ask(first, "QUIT") == "+OK"
+    await first[0].read(-1)
+    await asyncio.sleep(0.05)
+    assert await ask(second, "AUTH one pw") == "+OK"
+
+
+async def test_wrong_passwords_are_limited_by_address(server, clock):
+    wrong = ["AUTH wrong"] * FAILURES_AT_ONCE
+    refused = (await played(server.port, *wrong, "AUTH secret")).split(b"\r\n")
+    assert refused[0] == b"-WRONGPASS invalid username-password pair or user is disabled."
+    assert refused[FAILURES_AT_ONCE].startswith(
+        b"-WRONGPASS too many wrong passwords from 127.0.0.1: wait 5 s"
+    )
+    clock.now += SECONDS_PER_FAILURE
+    assert (await played(server.port, "AUTH secret")).startswith(b"+OK")
+
+
+async def test_scrypt_is_computed_once_and_never_by_more_than_two_threads(server, access, monkeypatch):
+    use(access, CHOSEN, DEFAULT)
+    computed, running, most = [], [0], [0]
+    compute = type(access.checker._dummy).compute
+
+    def counted(scrypt, password):
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        computed.append(password)
+        try:
+            return compute(scrypt, password)
+        finally:
+            running[0] -= 1
+
+    monkeypatch.setattr(type(access.checker._dummy), "compute", counted)
+    many = [played(server.port, "AUTH person hunter2") for _ in range(5)]
+    assert all(found.startswith(b"+OK") for found in await asyncio.gather(*many))
+    assert 1 <= len(computed) <= 5
+    assert most[0] <= SCRYPT_AT_ONCE
+    before = len(computed)
+    assert (await played(server.port, "AUTH person hunter2", "AUTH secret")).startswith(b"+OK\r\n+OK")
+    assert len(computed) == before
+    # Whether a user exists, and of which kind its password is, shows in no time that it takes.
+    for line in ("AUTH person wrong", "AUTH nobody wrong", "AUTH default wrong"):
+        await played(server.port, line)
+        assert len(computed) == (before := before + 1)
+
+
+async def test_passwords_that_wait_for_scrypt_are_limited(server, access, monkeypatch):
+    use(access, CHOSEN)
+    monkeypatch.setattr(access.checker, "_waiting", SCRYPT_WAITING_MAX + SCRYPT_AT_ONCE)
+    assert (await played(server.port, "AUTH person x")).startswith(b"-TRYAGAIN 64 passwords wait")
+
+
+async def test_requests_before_auth_are_small(server):
+    big = encode_request([b"GET", b"x" * (16 * 1024 + 1)])
+    many = encode_request([b"MGET"] * 11)
+    for sent, error in ((big, b"unauthenticated bulk length"), (many, b"unauthenticated multibulk length")):
+        reader, writer = await connected(server.port)
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(-1), 5) == b"-ERR Protocol error: " + error + b"\r\n"
+        writer.close()
+    stream = await opened(server.port, "AUTH secret")
+    stream[1].write(big + many)
+    assert await stream[0].readline() == b"$-1\r\n"
+
+
+async def test_who_does_not_authenticate_in_time_is_closed(store, access):
+    server = RespServer(store, RespServerLimits(guest_seconds_max=2), access=access)
+    await server.listen("127.0.0.1", 0)
+    reader, writer = await connected(server.port)
+    stays = await opened(server.port, "AUTH secret")
+    assert access.guests == 1
+    assert await asyncio.wait_for(reader.read(-1), 5) == b"-NOAUTH no AUTH within 2 seconds\r\n"
+    writer.close()
+    assert await ask(stays, "PING") == "+PONG"
+    assert await ask(stays, "RESET") == "+RESET"
+    assert access.guests == 1
+    assert (await asyncio.wait_for(stays[0].read(-1), 5)).startswith(b"-NOAUTH no AUTH")
+    assert access.guests == 0
+    await server.close()
+
+
+async def test_thousands_who_do_not_authenticate_take_bounded_memory(store, access):
+    """Each has sent as much as it may, without an end, and reads nothing."""
+    server = RespServer(store, RespServerLimits(guests_max=1000, guest_seconds_max=600), access=access)
+    await server.listen("127.0.0.1", 0)
+    part = b"*10\r\n" + b"$16384\r\n" + b"x" * 16_384 + b"\r\n" + b"$16384\r\n" + b"x" * 10_000
+    tracemalloc.start()
+    try:
+        writers = [(await connected(server.port))[1] for _ in range(1200)]
+        for writer in writers:
+            writer.write(part)
+        await until(lambda: server.waiting_bytes >= 1000 * 26_000)
+        assert access.guests == 1000
+        assert server.waiting_bytes <= 1000 * GUEST_HELD_BYTES_MAX
+        size = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        for writer in writers:
+            writer.close()
+        await server.close()
+    assert size < 1200 * 2 * GUEST_HELD_BYTES_MAX
+
+
+async def test_acl_log_has_what_was_refused(server, access, clock):
+    stream = await opened(server.port, "AUTH secret")
+    await played(
+        server.port, "AUTH alice wrong", "AUTH alice new", "GET other", "GET other", "MULTI", "FLUSHALL"
+    )
+    clock.now += 2
+    (auth, key, command) = access.log.newest(10)[::-1]
+    assert [each[b"reason"] for each in (auth, key, command)] == [b"auth", b"key", b"command"]
+    assert (key[b"count"], key[b"object"], key[b"username"]) == (2, b"other", b"alice")
+    assert (command[b"context"], command[b"object"]) == (b"multi", b"flushall")
+    assert key[b"age-seconds"] == b"2.000"
+    assert b"user=alice" in key[b"client-info"]
+    assert await ask(stream, "ACL LOG RESET") == "+OK"
+    assert await ask(stream, "ACL LOG") == "*0"
+    facts = server.facts()
+    assert (facts["acl_access_denied_auth"], facts["acl_access_denied_key"]) == (1, 2)
+
+
+@pytest.mark.parametrize("line", ["ACL SETUSER a on", "ACL DELUSER a", "ACL LOAD", "ACL SAVE"])
+async def test_users_are_changed_in_their_file_only(server, line):
+    stream = await opened(server.port, "AUTH secret")
+    assert (await ask(stream, line)).startswith("-ERR no command changes users: edit")
+
+
+async def test_getuser_shows_the_rights(server):
+    shown = await played(server.port, "AUTH secret", "HELLO 3", "ACL GETUSER alice", "ACL GETUSER shop")
+    for part in (b"+@all -@dangerous", b"~orders:* %R~cfg:*", b"&news:*", b"keyspaces\r\n*2\r\n$4\r\nshop"):
+        assert part in shown
+
+
+async def test_the_file_is_watched(server, access, tmp_path):
+    """Users of a Secret that the kubelet replaces are in effect within a second or two."""
+    path = tmp_path / "users"
+    level = ClientAuth.REQUIRED
+    users = UsersFile(access, str(path), lambda: level)
+    path.write_bytes(encode_users([DEFAULT, ALICE]))
+    await users.look()
+    alice = await opened(server.port)
+    watching = asyncio.create_task(users.watch())
+    replaced = tmp_path / "next"
+    replaced.write_bytes(encode_users([DEFAULT]))
+    replaced.rename(path)
+    async with asyncio.timeout(5):
+        assert await alice[0].read(-1) == b""
+    for damage in (lambda: path.write_bytes(b"{}"), path.unlink):
+        damage()
+        await until(lambda: access.unreadable)
+        assert (await played(server.port, "AUTH secret")).startswith(b"+OK")
+        path.write_bytes(encode_users([DEFAULT]))
+        await until(lambda: not access.unreadable)
+    watching.cancel()
