@@ -62,9 +62,13 @@ class Group:
 
 
 class Bank:
-    """`groups` of keys, and the `transactions` on lists."""
+    """`groups` of keys, and the `transactions` on lists.
 
-    def __init__(self, *, apart: bool) -> None:
+    With `written_back` clients undo what they moved, so that values come back.
+    """
+
+    def __init__(self, *, apart: bool, written_back: bool = False) -> None:
+        self.written_back = written_back
         tags = range(TAGS)
         self.groups = [Group(tags)] if apart else [Group([tag]) for tag in tags]
         self.transactions: list[Transaction] = []

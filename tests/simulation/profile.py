@@ -67,7 +67,8 @@ class Profile:
     nodes. `clears` is the part of the operations that clear all keys of a partition.
     `redis_clients` have connections, and do more than the other `clients`; `tracking_clients` cache what they
     read, `cluster_clients` route by the map, entries of `expiring_clients` expire, `transfer_clients` run
-    transactions, whose keys are in several partitions with `apart`; `async_clients` have an Async keyspace,
+    transactions, whose keys are in several partitions with `apart`, and who undo theirs with `written_back`;
+    `async_clients` have an Async keyspace,
     `local_clients` one with mode Invalidation. With `listens` there are subscribers of events, and with
     `resp_subscribers` they have connections.
     """
@@ -105,6 +106,7 @@ class Profile:
     expiring_clients: int = 0
     transfer_clients: int = 0
     apart: bool = False
+    written_back: bool = False
     local_clients: int = 0
     async_clients: int = 0
     listens: bool = False

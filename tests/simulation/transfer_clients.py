@@ -35,6 +35,7 @@ class TransferClient(RedisClient):
         self._jobs = (
             (3, self._move), (3, self._move_watched), (2, self._audit_any), (5, self._append),
             (3, self._append_watched), (2, self._single), (1, self._elsewhere),
+            *([(8, self._move_and_back)] if bank.written_back else []),
         )  # fmt: skip
 
     def _group(self) -> Group:
@@ -61,21 +62,25 @@ class TransferClient(RedisClient):
         amounts = {each: random.randint(1, 9) for each in others}
         return {payer: -sum(amounts.values()), **amounts}
 
+    async def _move_and_back(self, machine: Machine) -> None:
+        changes = self._drawn(self._group())
+        if isinstance(await self._exec_of(machine, _moves(changes)), list):
+            await self._exec_of(machine, _moves({key: -by for key, by in changes.items()}))
+
     async def _move(self, machine: Machine) -> None:
         group, random = self._group(), self._clock.random
-        commands = [
-            [b"INCRBY", key, b"%d" % by] if by > 0 else [b"DECRBY", key, b"%d" % -by]
-            for key, by in self._drawn(group).items()
-        ]
+        commands = _moves(self._drawn(group))
         if random.random() < 0.2:
             lifetime = b"%d" % random.randint(*BRIEF_MS)
             commands.append([b"SET", random.choice(group.briefs), b"brief", b"PX", lifetime])
         await self._exec_of(machine, commands)
 
     async def _move_watched(self, machine: Machine) -> None:
-        """What another one changes in between makes EXEC do nothing."""
+        """What another one changes in between makes EXEC do nothing, also where the value came back."""
         changes = self._drawn(self._group())
         read = await self._watch(machine, list(changes))
+        if read is not None and self._bank.written_back:
+            read = await self._watch(machine, list(changes))
         if read is not None:
             values = {
                 key: int(value or 0) + by for (key, by), value in zip(changes.items(), read, strict=True)
@@ -162,3 +167,11 @@ class TransferClient(RedisClient):
         transaction = self._bank.begin(self.name, reads, self._clock.now)
         self._end(transaction, await self._exec_of(machine, list(map(command_of, reads))))
         return transaction.outcome is Outcome.COMMITTED
+
+
+def _moves(changes: dict[bytes, int]) -> list[list[bytes]]:
+    """The commands that add to some accounts, and take from others."""
+    return [
+        [b"INCRBY", key, b"%d" % by] if by > 0 else [b"DECRBY", key, b"%d" % -by]
+        for key, by in changes.items()
+    ]

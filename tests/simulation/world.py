@@ -76,7 +76,7 @@ class World:
         self.async_clients: list[AsyncClient] = []
         self.lists = Lists()
         self.owners_lost = OwnersLost(self.rows, lambda: self.clock.now)
-        self.bank = Bank(apart=profile.apart)
+        self.bank = Bank(apart=profile.apart, written_back=profile.written_back)
         self.invalidations = Told()
         self.subscribers: Subscribers | None = None
         self.exchanged: list[Any] = []

@@ -73,6 +73,23 @@ async def test_watched_keys_in_several_partitions(made: Cluster) -> None:
             assert await client.mget(a, b) == [b"1", b"2"]
 
 
+async def test_a_watched_key_that_was_read_otherwise_and_came_back(made: Cluster) -> None:
+    """EXEC finds what WATCH found; but what the client computed from is another value."""
+    a, b, *_ = keys_of(made)
+    async with service_of(made).asyncio_client() as client, client.pipeline() as pipe:
+        for touched, untouched in ((a, b), (b, a)):
+            await client.mset({a: 10, b: 10})
+            await pipe.watch(a, b)
+            await client.set(touched, 15)
+            assert [await pipe.get(touched), await pipe.get(untouched)] == [b"15", b"10"]
+            await client.set(touched, 10)
+            pipe.multi()
+            pipe.set(a, 16).set(b, 11)
+            with pytest.raises(redis.WatchError):
+                await pipe.execute()
+            assert await client.mget(a, b) == [b"10", b"10"]
+
+
 async def test_msetnx_answers_as_redis_does_wherever_its_keys_are(made: Cluster) -> None:
     a, b, c, d, *_ = keys_of(made)
     pieces = [part for n in range(WATCHED_KEYS_MAX) for part in (key(made, n % ACCOUNTS, b"%d" % n), b"v")]

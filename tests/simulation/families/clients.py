@@ -219,6 +219,7 @@ def _transfer(seed: int) -> Profile:
         clients=1,
         transfer_clients=chance.choice((3, 5)),
         apart=chance.random() < 0.8,
+        written_back=seed % 4 == 3,
         expiring_clients=chance.choice((0, 1)),
         think_seconds=chance.choice(((0.0, 0.02), (0.01, 0.05))),
         grace_seconds=chance.choice((0, 5)),

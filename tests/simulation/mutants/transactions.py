@@ -11,6 +11,7 @@ from stele.core.kv.two_phase import Outcome, Step
 from stele.errors import Unavailable
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.request import Request
+from stele.member.resp.transactions import Transaction as Watching
 from stele.member.serving import participant, roles, transactions
 from stele.wire.transaction import Transaction
 from tests.simulation.bank import SUMS
@@ -33,6 +34,11 @@ def watches_forgotten() -> AbstractContextManager[Any]:
         return real(attempt, Transaction([], transaction.commands), read)
 
     return patch.object(transactions, "_run", run)
+
+
+def later_reads_not_compared() -> AbstractContextManager[Any]:
+    """A watched key is compared by EXEC alone, not with what the connection read of it since."""
+    return patch.object(Watching, "see", lambda self, keyspace, key, fingerprint: None)
 
 
 def exec_sent_again() -> AbstractContextManager[Any]:
@@ -91,6 +97,7 @@ def outcomes_forgotten_at_once() -> AbstractContextManager[Any]:
 TRANSACTIONS: Mutants = {
     changes_logged_in_two_operations: ("transfer", 0, SUMS),
     watches_forgotten: ("transfer", 0, SUMS),
+    later_reads_not_compared: ("transfer", 3, SUMS),
     exec_sent_again: ("transfer", 2, SERIALIZABLE),
     unknown_told_as_not_done: ("transfer", 2, SERIALIZABLE),
     nothing_is_locked: ("transfer", 1, SUMS),
