@@ -11,7 +11,7 @@ from stele.core.control.commands import ClearKeyspaces, ExchangeReply, KeyspaceS
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.formats import FIRST, SPOKEN
-from stele.core.kv.keyspaces import KEYSPACES_MAX, NO_CATALOG, Catalog, Settings, Undeclared
+from stele.core.kv.keyspaces import KEYSPACES_MAX, NO_CATALOG, Catalog, Mode, Reads, Settings, Undeclared
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Conflict, Corrupt
 from stele.master import keyspaces
@@ -508,3 +508,135 @@ def _keyspace(name: str) -> keyspaces.Keyspace:
     made = keyspaces.Keyspace.read({"metadata": {"name": name}, "spec": {"cluster": "demo"}})
     assert isinstance(made, keyspaces.Keyspace)
     return made
+
+
+# -- partitions of their own
+
+OWN, PLACEMENT = Settings(own_partitions=True), {"partitions": 4, "replicas": 2}
+
+
+def wanted(scene: Scene) -> list[tuple[str, int, int, int]]:
+    return [tuple(each) for each in scene.objects.groups]
+
+
+async def test_a_keyspace_gets_partitions_of_its_own(scene: Scene) -> None:
+    await scene.declare("sessions", placement=PLACEMENT)
+    assert await scene.round() == Catalog(1, {"sessions": OWN}), (
+        "it was not declared: nobody is to use it before"
+    )
+    assert wanted(scene) == [("sessions", 4, 2, 1)]
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Reconciling", "WaitsForMembers")
+    assert "once every partition has an owner that has nothing of it" in text
+    table = scene.state.table
+    table.stage_groups(table.groups.with_group(1, "sessions", 4, 2))
+    table.store_groups()
+    assert await scene.round() == Catalog(1, {"sessions": OWN})
+    assert (await scene.ready("sessions"))[1::2] == ("UnderReplicated", "4 of 4 partitions lack a copy")
+    table.store({number: Partition(1, (0, 1)) for number in range(1, 5)})
+    await scene.round()
+    assert (await scene.ready("sessions"))[0] == "Ready"
+    stored = await scene.api.get(KEYSPACES, scene.namespace, "sessions")
+    assert stored["status"]["placement"] == {"partitions": 4, "replicas": 2}
+
+
+async def test_a_keyspace_with_entries_stays_where_it_is(scene: Scene) -> None:
+    """It is seen soon after clients are refused, or was known before; then all is as it was."""
+    await scene.declare("sessions", placement=PLACEMENT)
+    await scene.counted("sessions", 0, (3, 60))
+    assert scene.objects.catalog == Catalog(1, {"sessions": Settings()})
+    assert wanted(scene) == []
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Stalled", "NotEmpty")
+    assert text.startswith(
+        "3 entries are in the partitions that it shares with others, and stay in use there"
+    )
+    await scene.counted("sessions", 10, (0, 0))
+    assert scene.objects.catalog == Catalog(2, {"sessions": OWN}), "it is empty now"
+    await scene.counted("sessions", 10, (1, 20))
+    assert scene.objects.catalog == Catalog(3, {"sessions": Settings()})
+    await scene.counted("sessions", 10, (0, 0))
+    assert scene.objects.catalog.version == 3, "no member has reported with this catalog"
+    scene.report(0, 3)
+    scene.report(1, 3)
+    scene.reachable = {0}
+    assert (await scene.round()).version == 3, "a member may have entries and be silent"
+    scene.reachable = {0, 1}
+    assert await scene.round() == Catalog(4, {"sessions": OWN})
+
+
+async def test_another_master_goes_on_with_what_is_stored(scene: Scene) -> None:
+    await scene.declare("sessions", placement=PLACEMENT)
+    await scene.round()
+    scene.take_over()
+    assert wanted(scene) == []
+    assert await scene.round() == Catalog(1, {"sessions": OWN})
+    assert wanted(scene) == [("sessions", 4, 2, 1)]
+
+
+async def test_a_keyspace_whose_partitions_do_not_fit_shares_those_of_others(scene: Scene) -> None:
+    table = scene.state.table
+    for number in range(4):
+        first = table.groups.end(1)
+        table.stage_groups(table.groups.with_group(first, f"other{number}", 16_000, 1))
+        table.store_groups()
+    await scene.declare("sessions", placement={"partitions": 2000, "replicas": 2})
+    assert await scene.round() == Catalog(1, {"sessions": Settings()})
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Stalled", "TooManyPartitions")
+    assert "use fewer partitions, or another cluster" in text
+
+
+async def test_more_copies_than_members_are_said(scene: Scene) -> None:
+    table = scene.state.table
+    table.stage_groups(table.groups.with_group(1, "sessions", 1, 3))
+    table.store_groups()
+    table.store({1: Partition(1, (0, 1))})
+    await scene.declare("sessions", placement={"partitions": 1, "replicas": 3})
+    await scene.round()
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Stalled", "FewerMembersThanReplicas")
+    assert text.endswith("each partition has 2 of 3 copies; raise spec.members of the TabletCluster to 3")
+
+
+async def test_partitions_outlive_their_keyspace(scene: Scene) -> None:
+    """Their number stays, their copies are those of the object that declares the keyspace now."""
+    table = scene.state.table
+    table.stage_groups(table.groups.with_group(1, "sessions", 2, 1))
+    table.store_groups()
+    table.store({number: Partition(1, (0,)) for number in (1, 2)})
+    await scene.declare("sessions", placement=PLACEMENT)
+    await scene.round()
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Stalled", "OtherPlacement")
+    assert text.startswith(
+        "it has 2 partitions from an earlier Keyspace, and keeps them: create it again with"
+    )
+    await scene.delete("sessions")
+    await scene.declare("again", name="sessions", placement={"partitions": 2, "replicas": 2})
+    await scene.round()
+    assert wanted(scene) == [("sessions", 2, 2, 1)]
+
+
+async def test_a_replicated_keyspace_has_a_copy_at_each_member(scene: Scene) -> None:
+    await scene.declare("everywhere", mode="Replicated", reads="Available")
+    settings = Settings(mode=Mode.REPLICATED, reads=Reads.AVAILABLE, own_partitions=True)
+    assert await scene.round() == Catalog(1, {"everywhere": settings})
+    await scene.declare("one", mode="Replicated", reads="Available", placement={"partitions": 1})
+    await scene.round()
+    assert wanted(scene) == [("everywhere", 4, 0, 1), ("one", 1, 0, 2)]

@@ -71,6 +71,8 @@ class FakeMember:
         self.epoch = 0
         self.formats, self.features = SPOKEN, FIRST
         self.catalog, self.groups = NO_CATALOG, NO_GROUPS
+        self.occupied: set[str] = set()
+        """Keyspaces with entries in partitions that they share with others."""
         self.index = -1
         self.members: tuple[m.MemberInfo, ...] = ()
         self.member_list_version = -1
@@ -559,7 +561,12 @@ class FakeMember:
             features=self.features,
             catalog_version=self.catalog.version,
             members=self.members if want else (),
+            vacant=self._vacant(),
         )
+
+    def _vacant(self) -> tuple[str, ...]:
+        placed = {name for name, each in self.catalog.keyspaces.items() if each.own_partitions}
+        return tuple(placed - {each.keyspace for each in self.groups.groups} - self.occupied)
 
 
 class FakeNet:

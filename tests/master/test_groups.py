@@ -4,9 +4,11 @@ from collections import Counter
 
 import pytest
 
+from stele.core.control.rebalance.groups import _is_vacant
 from stele.core.control.volumes import Recovery
+from stele.core.kv.keyspaces import Catalog, Settings
 from stele.core.table.groups import DesiredGroup, PartitionGroup, PartitionGroups
-from stele.core.table.table import SHARD_PARTITIONS
+from stele.core.table.table import SHARD_PARTITIONS, Partition
 from stele.errors import Corrupt
 from stele.model.ownership import NameTaken
 from tests.master.checks import check_state
@@ -17,6 +19,15 @@ from tests.master.test_recover import UID, delete_cluster
 
 ONE = (DesiredGroup("sessions", 6, 3),)
 TWO = (*ONE, DesiredGroup("orders", 4, 1))
+FOLLOWS = (DesiredGroup("all", 4, 0),)
+
+
+class AfterShard(Fuse):
+    """The master dies when it has made the second shard."""
+
+    def burn(self, name: str, *, done: bool) -> None:
+        if done and name == "shard-1":
+            raise Crash
 
 
 def copies_of(harness: Harness, keyspace: str) -> list[int]:
@@ -162,9 +173,9 @@ async def test_a_table_that_grows_by_a_shard_is_whole_whenever_the_master_dies(a
 async def test_an_extension_that_was_left_is_written_over() -> None:
     """A master made the shard of a group, and died; another group comes."""
     harness = await formed(members=2, partitions=SHARD_PARTITIONS)
-    await harness.loop.close()
-    harness.start_master(Fuse(4))
     harness.change_spec(groups=(DesiredGroup("other", 9, 2),))
+    await harness.loop.close()
+    harness.start_master(AfterShard())
     with pytest.raises(Crash):
         await harness.until_quiet()
     assert "shard-1" in harness.shared.objects
@@ -234,3 +245,78 @@ async def test_a_recovery_with_groups_is_complete_whenever_it_is_interrupted(aft
             await harness.until_quiet()
         assert [row.replicas for row in harness.table().partitions] == rows, at
         check_state(harness)
+
+
+async def test_a_group_waits_until_no_member_has_its_entries_elsewhere() -> None:
+    harness = await formed(members=3, partitions=12)
+    harness.world.volumes[1].occupied.add("sessions")
+    await harness.apply(groups=TWO)
+    assert [group.keyspace for group in harness.table().groups.groups] == ["orders"]
+    harness.world.volumes[1].occupied.clear()
+    await harness.until_quiet()
+    assert [group.keyspace for group in harness.table().groups.groups] == ["orders", "sessions"]
+
+
+async def test_what_was_reported_of_an_older_table_or_catalog_does_not_count() -> None:
+    """An owner had nothing of the keyspace, then gave a partition to a member that has something."""
+    harness = await formed(members=3, partitions=12)
+    harness.world.stored_catalog = Catalog(7, {"sessions": Settings(own_partitions=True)})
+    await harness.until_quiet()
+    state = harness.state
+    assert _is_vacant(state, ONE[0]._replace(since=7))
+    assert not _is_vacant(state, ONE[0]._replace(since=8))
+    row = state.table.partitions[0]
+    state.table.store({0: Partition(row.version + 1, tuple(reversed(row.replicas)))})
+    assert not _is_vacant(state, ONE[0]._replace(since=7))
+
+
+async def test_a_replicated_keyspace_follows_the_members() -> None:
+    """Up to seven; what fails is missing until it is removed, and no copy goes before its member does."""
+    harness = await formed(members=3, partitions=12, groups=FOLLOWS)
+    assert copies_of(harness, "all") == [3] * 4
+    for members, copies in ((5, 5), (9, 7), (8, 7), (4, 4), (2, 2), (3, 3)):
+        await harness.apply(members=members)
+        assert copies_of(harness, "all") == [copies] * 4, members
+        assert harness.state.table.lacking(2, members) == 0
+        check_state(harness)
+    assert not said(harness, "RebalanceProposed"), "no copy is given up that anyone has to approve"
+
+
+async def test_a_lite_member_has_no_copy_and_one_that_is_away_keeps_its_place() -> None:
+    harness = await formed(members=4, partitions=12, groups=FOLLOWS)
+    harness.kill(3)
+    await harness.until(lambda: copies_of(harness, "all") == [3] * 4)
+    [group] = harness.table().groups.groups
+    assert group.replicas == 4
+    harness.revive(3)
+    await harness.until(lambda: copies_of(harness, "all") == [4] * 4)
+    harness.world.lite.add(3)
+    await harness.until_quiet()
+    assert copies_of(harness, "all") == [3] * 4
+    check_state(harness)
+
+
+async def test_a_group_gets_the_replicas_that_are_desired_later() -> None:
+    harness = await formed(members=4, partitions=12, groups=ONE)
+    await harness.apply(groups=(ONE[0]._replace(replicas=2),))
+    assert copies_of(harness, "sessions") == [2] * 6
+    await harness.apply(groups=(ONE[0]._replace(replicas=4),))
+    assert copies_of(harness, "sessions") == [4] * 6
+    check_state(harness)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 9))
+async def test_a_replicated_keyspace_follows_whenever_the_master_dies(at: int, after: bool) -> None:
+    harness = await formed(members=4, partitions=4, groups=FOLLOWS)
+    await harness.loop.close()
+    harness.change_spec(members=3)
+    harness.start_master(Fuse(at, after))
+    try:
+        await harness.until_quiet()
+    except Crash:
+        await harness.loop.close()
+        harness.start_master()
+        await harness.until_quiet()
+    assert copies_of(harness, "all") == [3] * 4
+    check_state(harness)

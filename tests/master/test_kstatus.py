@@ -14,13 +14,14 @@ from stele.core.control.failure_detector import Life, MemberObject, PodFacts
 from stele.core.control.operations.move import MigrationOperation, Step
 from stele.core.control.state import State
 from stele.core.control.volumes import Recovery
-from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
+from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog, Settings
 from stele.core.placement.migration import Migration, Type
 from stele.core.placement.plan import Plan, Refusal
 from stele.core.table.table import Partition, PartitionTable
 from stele.core.tablet.lifecycle import TabletState
 from stele.master import plan_status, status
 from stele.master.cache import Cache
+from stele.master.keyspace_sizes import EMPTY, Size
 from stele.master.keyspaces import KeyspaceObjects
 from stele.master.lost_volumes import VOLUME_CONFLICT
 from stele.master.member_status import member_status
@@ -393,9 +394,12 @@ class Declared:
             reply = ExchangeReply("OK", "", "u", "c", 1, 1, 0, 1)
             liveness.report = structs.replace(reply, catalog_version=used)
 
-    def add(self, name: str, keyspace: str | None = None, **meta: Any) -> None:
+    def add(
+        self, name: str, keyspace: str | None = None, placement: dict[str, int] | None = None, **meta: Any
+    ) -> None:
         fixed = {"name": name, "namespace": "ns", "uid": name, "generation": 3, "resourceVersion": "1"}
-        spec = {"cluster": "demo"} | ({} if keyspace is None else {"name": keyspace})
+        spec: dict[str, Any] = {"cluster": "demo"} | ({} if keyspace is None else {"name": keyspace})
+        spec |= {} if placement is None else {"placement": placement}
         self.cache.put(KEYSPACES, {"metadata": fixed | meta, "spec": spec})
 
     def judged(self, name: str) -> tuple[str, str]:
@@ -425,6 +429,33 @@ def test_a_keyspace_too_many() -> None:
     for number in range(KEYSPACES_MAX + 1):
         declared.add(f"k{number:04}")
     assert declared.judged(f"k{KEYSPACES_MAX:04}") == ("Failed", "TooManyKeyspaces")
+
+
+def judged_of(settings: Settings, group: tuple[int, int] | None, size: Size = EMPTY) -> tuple[str, str]:
+    """Return the verdict on a keyspace of a cluster with four partitions, and perhaps some of its own."""
+    declared = Declared(1)
+    declared.add("a", placement={"partitions": 2, "replicas": 2})
+    table = declared.seen.state.table
+    if group is not None:
+        table.stage_groups(table.groups.with_group(len(table.partitions), "a", *group))
+        table.store_groups()
+    declared.objects._use(Catalog(1, {"a": settings}))
+    declared.objects._sizes = {"a": size}
+    ((_, shown),) = declared.objects.statuses(declared.seen.state, NOON)
+    return judged(shown, 3)
+
+
+def test_a_keyspace_with_partitions_of_its_own() -> None:
+    own = Settings(own_partitions=True)
+    assert judged_of(own, None) == ("InProgress", "WaitsForMembers")
+    assert judged_of(Settings(), None, Size(1, 10)) == ("Failed", "NotEmpty")
+    assert judged_of(own, (2, 2)) == ("InProgress", "UnderReplicated")
+    assert judged_of(own, (3, 2)) == ("Failed", "OtherPlacement")
+
+
+def test_a_keyspace_whose_partitions_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.core.table.groups.PARTITIONS_MAX", 1)
+    assert judged_of(Settings(), None) == ("Failed", "TooManyPartitions")
 
 
 OTHERS = {

@@ -16,7 +16,7 @@ from stele.core.control.failure_detector import (
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import ClusterEvent, DesiredSpec, State
 from stele.core.formats import SPOKEN, FormatRange
-from stele.core.kv.keyspaces import NO_CATALOG, Catalog
+from stele.core.kv.keyspaces import NO_CATALOG, Catalog, Settings
 from stele.core.table.ids import MemberIndex
 from stele.model.ownership import NameLeaves, NameTaken
 from tests.fakes.members import FakeMember, FakeNet
@@ -136,6 +136,9 @@ class FakeWorld:
         return None
 
     def catalog(self) -> Catalog:
+        """What is stored, with the keyspaces that should have groups."""
+        placed = {each.keyspace: Settings(own_partitions=True) for each in self.wanted.groups}
+        self.stored_catalog = self.stored_catalog.changed_to({**self.stored_catalog.keyspaces, **placed})
         return self.stored_catalog
 
     def epoch_shown(self) -> int:

@@ -32,6 +32,7 @@ def rebalance(name: str = "demo-1", **spec: Any) -> dict[str, Any]:
     return resource("TabletRebalance", name, {"cluster": "demo", **spec})
 
 
+PLACED = {"partitions": 4, "replicas": 2}
 CACHE: dict[str, Any] = {"mode": "Invalidation", "localCache": {"bytes": "1Mi"}}
 
 
@@ -184,11 +185,28 @@ CREATED_BADLY = [
     (keyspace(localCache={"bytes": "1Mi"}), "spec.localCache is needed with spec.mode Invalidation"),
     (keyspace(mode="Invalidation", localCache={}), "spec.localCache.bytes: Required value"),
     (keyspace(mode="Invalidation", localCache={"bytes": "2Ti"}), "spec.localCache.bytes must be at most 1Ti"),
-    (keyspace(**CACHE, notify="KEA"), "spec.mode Invalidation excludes spec.notify, nearCache, quota, reads"),
+    (keyspace(**CACHE, notify="KEA"), "spec.mode Invalidation excludes spec.notify, nearCache, quota, place"),
     (keyspace(**CACHE, reads="Available"), "spec.mode Invalidation excludes spec.notify"),
     (keyspace(**CACHE, replication="Async"), "spec.mode Invalidation excludes spec.notify"),
     (keyspace(**CACHE, quota={"entries": 5}), "spec.mode Invalidation excludes spec.notify"),
     (keyspace(**CACHE, nearCache={"bytes": "1Mi", "seconds": 5}), "spec.mode Invalidation excludes"),
+    (
+        keyspace(**CACHE, placement=PLACED),
+        "spec.mode Invalidation excludes spec.notify, nearCache, quota, placement",
+    ),
+    (keyspace(placement={}), "spec.placement.partitions: Required value"),
+    (keyspace(placement={"partitions": 4}), "spec.placement.replicas is needed with spec.mode Distributed"),
+    (
+        keyspace(placement={"partitions": 0, "replicas": 1}),
+        "spec.placement.partitions must be a whole number",
+    ),
+    (keyspace(placement={"partitions": 16_385, "replicas": 1}), "a whole number from 1 to 16384"),
+    (keyspace(placement={"partitions": 1, "replicas": 8}), "spec.placement.replicas must be a whole number"),
+    (keyspace(mode="Replicated"), "spec.mode Replicated needs spec.reads Available"),
+    (
+        keyspace(mode="Replicated", reads="Available", placement=PLACED),
+        "spec.placement.replicas is not possible with spec.mode Replicated",
+    ),
     (keyspace(reads="Never"), 'spec.reads: Unsupported value: "Never"'),
     (keyspace(quota={}), "spec.quota must have entries or bytes; without a quota leave it out"),
     (keyspace(quota={"entries": 0}), "spec.quota.entries must be a whole number from 1 to"),
@@ -217,6 +235,14 @@ CHANGED_BADLY = [
         "storageClassName cannot change",
     ),
     (keyspace(), CACHE, "spec.mode cannot change: create another Keyspace"),
+    (keyspace(), {"placement": PLACED}, "spec.placement cannot change: create another Keyspace"),
+    (keyspace(placement=PLACED), {"placement": None}, "spec.placement cannot change"),
+    (keyspace(placement=PLACED), {"placement": {"replicas": 3}}, "spec.placement cannot change"),
+    (
+        keyspace(mode="Replicated", reads="Available"),
+        {"reads": "Linearizable"},
+        "spec.mode Replicated needs spec.reads Available",
+    ),
     (member(), {"cluster": "other"}, "spec.cluster cannot change"),
     (member(), {"index": 1}, "spec.index cannot change"),
     (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
@@ -248,6 +274,8 @@ CHANGED_WELL = [
     (rebalance(), {"cancel": True}),
     (keyspace(), {"ttl": 5, "notify": "KEg$xM", "reads": "Available", "onDelete": "Drop"}),
     (keyspace(), {"replication": "Async"}),
+    (keyspace(placement=PLACED), {"replication": "Async", "quota": {"entries": 5}}),
+    (keyspace(mode="Replicated", reads="Available", placement={"partitions": 1}), {"ttl": 5}),
     (keyspace(), {"nearCache": {"bytes": "64Mi", "seconds": 30}}),
     (keyspace(quota={"entries": 5}), {"quota": {"entries": 6, "bytes": "1Gi"}}),
 ]

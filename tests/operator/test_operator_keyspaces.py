@@ -193,3 +193,47 @@ async def test_a_cluster_can_refuse_what_is_not_declared(
         assert await other.get("key") == b"value"
         await client.aclose()
         await other.aclose()
+
+
+async def test_a_keyspace_gets_partitions_of_its_own(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    """One that is new, and one that clients use already: it stays where it is until it is empty."""
+    async with with_processes(api, namespace, operator, real_kubelet) as stage:
+        scene = Scene(stage, real_kubelet)
+        client, other = await scene.client(), await scene.client("other")
+        await other.set("key", "value")
+        manifest = keyspace(placement={"partitions": 5, "replicas": 3})
+        await scene.kubectl("apply", manifest=manifest)
+        await scene.kubectl(
+            "apply",
+            manifest=body(
+                KEYSPACES, "other", {"cluster": "demo", "mode": "Replicated", "reads": "Available"}
+            ),
+        )
+        await scene.ready()
+        assert (await scene.stored())["status"]["placement"] == {"partitions": 5, "replicas": 3}
+        assert await scene.kubectl("diff", manifest=manifest) == ""
+        for number in range(50):
+            assert await client.set(f"key-{number}", str(number))
+        assert await client.dbsize() == 50
+        reason = "jsonpath={.status.conditions[?(@.type=='Stalled')].reason}"
+
+        async def refused() -> bool:
+            return await scene.kubectl("get", "ks", "other", "-o", reason) == "NotEmpty"
+
+        await scene.until("a refusal", refused)
+        await scene.until("an answer", lambda: answered(other, "key"))
+        assert await other.get("key") == b"value"
+        assert await other.delete("key") == 1
+        await scene.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "keyspace/other")
+        assert await other.set("key", "later")
+        shown = await scene.kubectl("get", "ks", "other", "-o", "jsonpath={.status.placement}")
+        assert shown == '{"partitions":4,"replicas":3}'
+        await client.aclose()
+        await other.aclose()
+
+
+async def answered(client: redis.asyncio.Redis, key: str) -> bool:
+    """Return whether a key is read without an error."""
+    return not await error_of(client, "GET", key)

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.core.placement.assignment import assign
 from stele.core.placement.members import DataMember
-from stele.core.placement.migration import replay
+from stele.core.placement.migration import Type, replay
 from stele.core.placement.plan import Plan, plan
 from stele.core.placement.quotas import quota_bounds
 from stele.core.table.groups import Part
@@ -121,3 +122,36 @@ def test_a_plan_for_fewer_copies_lowers_only_the_groups_that_have_more() -> None
     planned = plan(table, [*members[:3], DataMember(3, leaving=True)], 2, most=3)
     assert {count(row) for row in planned.targets[:4]} == {2}
     assert {count(row) for row in planned.targets[4:]} == {3}
+
+
+@given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(1, 30))
+@settings(max_examples=100, deadline=None)
+def test_a_replicated_keyspace_grows_and_shrinks_with_the_members(
+    partitions: int, sizes: Sequence[int], main: int
+) -> None:
+    """A copy at each member, seven at most, and never fewer than before; what a plan left to be evened out
+    takes another one, without a copy."""
+    table = grown(
+        [(main, 1), (partitions, min(7, sizes[0]))], [DataMember(index) for index in range(sizes[0])]
+    )
+    for before, size in pairwise(sizes):
+        everyone = [DataMember(index, leaving=index >= size) for index in range(max(before, size))]
+        groups = table.groups.with_replicas({"k0": min(7, size)})
+        table = PartitionTable(table.partitions, table.members, groups)
+        first = plan(table, everyone, 1)
+        check_copies(table, first, everyone, 1)
+        check_each_step(table, first, min(7, size))
+        table = PartitionTable(after(table, first).partitions, table.members, groups)
+        second = plan(table, [DataMember(index) for index in range(size)], 1)
+        assert {migration.type for migration in second.migrations} <= {Type.SWAP}
+        table = PartitionTable(after(table, second).partitions, table.members, groups)
+        check_shares(table, range(size), 1)
+        assert plan(table, [DataMember(index) for index in range(size)], 1).migrations == ()
+
+
+def check_each_step(table: PartitionTable, planned: Plan, most: int) -> None:
+    """No step leaves fewer copies than there were, or than there should be."""
+    for number, steps in planned.by_partition().items():
+        row = table.partitions[number].replicas
+        least = min(count(row), table.replicas_of(number, 1), most)
+        assert all(count(replay(row, steps[:end])) >= least for end in range(1, len(steps) + 1))

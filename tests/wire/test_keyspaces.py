@@ -19,7 +19,7 @@ from stele.wire.keyspaces import decode_catalog, encode_catalog
 CATALOG = Catalog(
     7,
     {
-        "b": Settings(),
+        "b": Settings(mode=Mode.REPLICATED, reads=Reads.AVAILABLE, own_partitions=True),
         "c": Settings(60, mode=Mode.INVALIDATION, local_cache_bytes=1000),
         "a": Settings(60, "KEg$xM", NearCache(1 << 20, 30), Reads.AVAILABLE, Quota(5, 6), Replication.ASYNC),
     },
@@ -32,11 +32,13 @@ def test_a_catalog_is_one_line_for_each_keyspace() -> None:
         'a {"ttl_seconds":60,"notify":"KEg$xM",'
         '"near_cache":{"bytes":1048576,"seconds":30},"reads":"Available",'
         '"quota":{"entries":5,"bytes":6},"replication":"Async",'
-        '"mode":"Distributed","local_cache_bytes":0}',
-        'b {"ttl_seconds":0,"notify":"","near_cache":null,"reads":"Linearizable",'
-        '"quota":null,"replication":"Sync","mode":"Distributed","local_cache_bytes":0}',
+        '"mode":"Distributed","local_cache_bytes":0,"own_partitions":false}',
+        'b {"ttl_seconds":0,"notify":"","near_cache":null,"reads":"Available",'
+        '"quota":null,"replication":"Sync","mode":"Replicated","local_cache_bytes":0,'
+        '"own_partitions":true}',
         'c {"ttl_seconds":60,"notify":"","near_cache":null,"reads":"Linearizable",'
-        '"quota":null,"replication":"Sync","mode":"Invalidation","local_cache_bytes":1000}',
+        '"quota":null,"replication":"Sync","mode":"Invalidation","local_cache_bytes":1000,'
+        '"own_partitions":false}',
     ]
     assert decode_catalog(data) == CATALOG
     assert data["undeclared"] == "Allow"
@@ -56,6 +58,7 @@ def test_a_catalog_is_one_line_for_each_keyspace() -> None:
         ({"keyspaces": 'a {"ttl_seconds":"x"}\n'}, "ttl_seconds"),
         ({"keyspaces": 'a {"replication":"Never"}\n'}, "replication"),
         ({"keyspaces": 'a {"ttl_seconds":-1}\n'}, "ttl of keyspace a is -1"),
+        ({"keyspaces": 'a {"mode":"Replicated"}\n'}, "mode Replicated, which needs reads Available"),
         ({"keyspaces": "A {}\n"}, "keyspace is 'A'"),
     ],
 )

@@ -19,6 +19,7 @@ from stele.core.kv.keyspaces import (
     name_fault,
 )
 from stele.core.kv.keyspaces import Settings as KeyspaceSettings
+from stele.core.table.groups import DesiredGroup
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import jump
 from stele.errors import SteleError
@@ -27,10 +28,11 @@ from stele.master.dropped_keyspaces import DroppedKeyspaces
 from stele.master.keyspace_sizes import EMPTY, ShownSizes, Size, over_quota, quota_conditions, sizes
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
 from stele.master.merge_patch import patch_of
+from stele.master.placements import misfit, placement_verdict, shown_placement
 from stele.master.status_writer import patch_status
 from stele.model import Keyspace, Unreadable
 from stele.model.conditions import Reason
-from stele.model.keyspace import KeyspaceMembers, KeyspaceStatus, OnDelete
+from stele.model.keyspace import KeyspaceMembers, KeyspaceStatus, OnDelete, WantedGroup
 
 Object = dict[str, Any]
 
@@ -43,11 +45,13 @@ MEMBERS_SHOWN = 5
 
 @dataclass
 class Declared:
-    """What a cluster's Keyspace objects say: settings by keyspace, and why objects are refused, by name."""
+    """What a cluster's Keyspace objects say: settings by keyspace, partitions of their own that keyspaces
+    should have, and why objects are refused, by name."""
 
     settings: dict[str, KeyspaceSettings] = field(default_factory=dict)
     by: dict[str, str] = field(default_factory=dict)
     """The object that declares a keyspace."""
+    groups: dict[str, WantedGroup] = field(default_factory=dict)
     refused: dict[str, tuple[Reason, str]] = field(default_factory=dict)
 
     def add(self, model: Keyspace) -> None:
@@ -63,6 +67,8 @@ class Declared:
             self.refused[name] = Reason.TOO_MANY_KEYSPACES, f"{text}: delete some of them"
         else:
             self.settings[keyspace], self.by[keyspace] = settings, name
+            if (group := model.wanted_group) is not None:
+                self.groups[keyspace] = group
 
 
 class KeyspaceObjects:
@@ -70,7 +76,7 @@ class KeyspaceObjects:
 
     `catalog` was stored before it is seen here, so it may be sent to members. `problem` is why the present
     objects could not be stored, if so. `over_quota` are keyspaces that may not grow; None before
-    members have reported.
+    members have reported. `groups` are partitions of keyspaces that may be added by the stored catalog.
     """
 
     def __init__(self, api: Api, cache: Cache, store: KeyspaceStore, namespace: str, cluster: str) -> None:
@@ -82,6 +88,7 @@ class KeyspaceObjects:
         self.catalog = NO_CATALOG
         self.dropped = DroppedKeyspaces(self._bump)
         self.over_quota: tuple[str, ...] | None = None
+        self.groups: tuple[DesiredGroup, ...] = ()
         self._sizes: dict[str, Size] = {}
         self._shown_sizes = ShownSizes()
         self.problem: SteleError | None = None
@@ -127,7 +134,7 @@ class KeyspaceObjects:
         self._sizes = sizes(state, reachable)
         try:
             await self._keep_finalizers()
-            await self._ensure(state, undeclared)
+            await self._ensure(state, reachable, undeclared)
             await self._drop(state, reachable)
             self.problem = None
         except SteleError as error:
@@ -136,7 +143,7 @@ class KeyspaceObjects:
         finally:
             self.over_quota = over_quota(self.catalog, self._sizes)
 
-    async def _ensure(self, state: State, undeclared: Undeclared) -> None:
+    async def _ensure(self, state: State, reachable: Collection[MemberIndex], undeclared: Undeclared) -> None:
         known = self.catalog.version
         reported = (used for used, _ in _reported(state).values())
         highest = max((each for each in reported if not jump("", known, each)), default=0)
@@ -147,13 +154,39 @@ class KeyspaceObjects:
             self._use(await self._store.load())
             self._loaded_epoch = state.epoch
         # After the loss of the ConfigMap members have a later one.
-        base = replace(self.catalog, version=max(self.catalog.version, highest))
-        wanted = base.changed_to(self.declared().settings, undeclared)
+        base, declared = replace(self.catalog, version=max(self.catalog.version, highest)), self.declared()
+        for keyspace, group in declared.groups.items():
+            own = self._may_be_placed(keyspace, group, state, reachable)
+            declared.settings[keyspace] = replace(declared.settings[keyspace], own_partitions=own)
+        wanted = base.changed_to(declared.settings, undeclared)
         if wanted is base and base.version > self.catalog.version:
             wanted = base.next()
         if wanted.version > self.catalog.version:
             await self._store.save(wanted)
             self._use(wanted)
+        placed = {name for name, each in self.catalog.keyspaces.items() if each.own_partitions}
+        self.groups = tuple(
+            DesiredGroup(keyspace, *group, self._since[keyspace])
+            for keyspace, group in declared.groups.items()
+            if keyspace in placed
+        )
+
+    def _may_be_placed(
+        self, keyspace: str, wanted: WantedGroup, state: State, reachable: Collection[MemberIndex]
+    ) -> bool:
+        """Return whether a keyspace has partitions of its own, or nothing that is known speaks against it.
+
+        What is known of one that was declared before is what all members have reported since.
+        """
+        if state.table.groups.of(keyspace) is not None:
+            return True
+        if misfit(state, keyspace, wanted) or self._sizes.get(keyspace, EMPTY).entries:
+            return False
+        before, since = self.catalog.keyspaces.get(keyspace), self._since.get(keyspace, 0)
+        if before is None or before.own_partitions:
+            return True
+        reported = _reported(state)
+        return reported.keys() <= set(reachable) and all(used >= since for used, _ in reported.values())
 
     async def _bump(self) -> int:
         catalog = self.catalog.next()
@@ -214,7 +247,8 @@ class KeyspaceObjects:
         keyspace = model.keyspace
         reported = {index: used for index, (used, _) in _reported(state).items()}
         declares = declared.by.get(keyspace) == model.metadata.name
-        stored = declares and self.catalog.keyspaces.get(keyspace) == model.settings
+        known = self.catalog.keyspaces.get(keyspace)
+        stored = declares and known is not None and replace(known, own_partitions=False) == model.settings
         version = self._since[keyspace] if stored else 0
         behind = [state.name_of(index) for index, has in sorted(reported.items()) if not 0 < version <= has]
         counts = KeyspaceMembers(total=len(reported), current=len(reported) - len(behind))
@@ -227,6 +261,7 @@ class KeyspaceObjects:
             quota_conditions(model, size),
             catalog_version=version,
             members=counts,
+            placement=shown_placement(state, keyspace),
             entries=size.entries,
             bytes=size.bytes,
         )
@@ -251,6 +286,9 @@ class KeyspaceObjects:
             waits = ", ".join(behind[:MEMBERS_SHOWN]) + (" and others" if len(behind) > MEMBERS_SHOWN else "")
             text = f"members that do not use these settings yet: {waits}"
             return Progress.UNDER_WAY, Reason.WAITS_FOR_MEMBERS, text
+        entries = self._sizes.get(model.keyspace, EMPTY).entries
+        if (placement := placement_verdict(model, state, entries)) is not None:
+            return placement
         return Progress.DONE, Reason.AS_DESIRED, "all members use these settings"
 
 

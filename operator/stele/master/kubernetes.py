@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -139,7 +140,7 @@ class KubernetesClusterObjects:
         return self._cluster.spec.partitions
 
     def desired(self) -> DesiredSpec:
-        return desired_spec_of(self.cluster())
+        return replace(desired_spec_of(self.cluster()), groups=self._keyspaces.groups)
 
     def member_objects(self) -> tuple[MemberObject, ...]:
         """Return the cluster's members with their pods, without objects that cannot be parsed."""

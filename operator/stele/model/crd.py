@@ -139,6 +139,8 @@ DEFINITIONS = (
             Column("Notify", ".spec.notify", "string", 1),
             Column("Near-Cache", ".spec.nearCache.bytes", "string", 1),
             Column("On-Delete", ".spec.onDelete", "string", 1),
+            Column("Partitions", ".status.placement.partitions", "integer", 1),
+            Column("Replicas", ".status.placement.replicas", "integer", 1),
             Column("Version", ".status.catalogVersion", "integer", 1),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', "string", 1),
         ),

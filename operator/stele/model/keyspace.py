@@ -1,15 +1,17 @@
 """Keyspace: the settings of one keyspace of a cluster."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
+from stele.core.kv.keyslot import SLOTS
 from stele.core.kv.keyspaces import (
     NAME_CHARACTERS_MAX,
     NEAR_CACHE_SECONDS_MAX,
     NOTIFY_FLAGS,
     QUOTA_ENTRIES_MAX,
+    REPLICATED_PARTITIONS,
     TTL_SECONDS_MAX,
     Mode,
     Reads,
@@ -18,6 +20,7 @@ from stele.core.kv.keyspaces import (
 from stele.core.kv.keyspaces import NearCache as NearCacheSettings
 from stele.core.kv.keyspaces import Quota as QuotaSettings
 from stele.core.kv.keyspaces import Settings as KeyspaceSettings
+from stele.core.table.ids import MAX_REPLICAS
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Model,
@@ -76,6 +79,18 @@ class LocalCache(Model):
     """Memory of one member for these entries; the least recently used ones make room for others."""
 
 
+class Placement(Model):
+    """Partitions of the keyspace's own."""
+
+    partitions: int = whole("spec.placement.partitions", 1, SLOTS)
+    """Number of these partitions."""
+    replicas: int | None = whole(
+        "spec.placement.replicas", 1, MAX_REPLICAS, None, "it counts the owner too, so 2 is one backup"
+    )
+    """Copies of each of them, including the owner; with mode Replicated, which has one at each data member,
+    it is left out."""
+
+
 class Quota(Model):
     """What the keyspace may have in all before writes that make it larger are refused."""
 
@@ -129,14 +144,33 @@ class KeyspaceSpec(Model):
                 "spec.mode cannot change: create another Keyspace",
             ),
             (
+                "has(self.placement) == has(oldSelf.placement)"
+                " && (!has(self.placement) || self.placement == oldSelf.placement)",
+                "spec.placement cannot change: create another Keyspace with another spec.name",
+            ),
+            (
+                f"self.mode != '{Mode.DISTRIBUTED}' || !has(self.placement) || has(self.placement.replicas)",
+                f"spec.placement.replicas is needed with spec.mode {Mode.DISTRIBUTED}",
+            ),
+            (
+                f"self.mode != '{Mode.REPLICATED}' || !has(self.placement) || !has(self.placement.replicas)",
+                f"spec.placement.replicas is not possible with spec.mode {Mode.REPLICATED}, which has a copy"
+                f" at each data member, {MAX_REPLICAS} at most: leave it out",
+            ),
+            (
+                f"self.mode != '{Mode.REPLICATED}' || self.reads == '{Reads.AVAILABLE}'",
+                f"spec.mode {Mode.REPLICATED} needs spec.reads {Reads.AVAILABLE}:"
+                " each member answers from its own copy",
+            ),
+            (
                 f"(self.mode == '{Mode.INVALIDATION}') == has(self.localCache)",
                 f"spec.localCache is needed with spec.mode {Mode.INVALIDATION}, and only then",
             ),
             (
                 f"self.mode != '{Mode.INVALIDATION}' || !(has(self.notify) || has(self.nearCache) ||"
-                f" has(self.quota) || self.reads != '{Reads.LINEARIZABLE}' ||"
+                f" has(self.quota) || has(self.placement) || self.reads != '{Reads.LINEARIZABLE}' ||"
                 f" self.replication != '{Replication.SYNC}')",
-                f"spec.mode {Mode.INVALIDATION} excludes spec.notify, nearCache, quota, reads"
+                f"spec.mode {Mode.INVALIDATION} excludes spec.notify, nearCache, quota, placement, reads"
                 f" {Reads.AVAILABLE} and replication {Replication.ASYNC}: leave them out",
             ),
         )
@@ -147,7 +181,11 @@ class KeyspaceSpec(Model):
     name: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS_MAX)
     """Name of the keyspace, as in SELECT; the name of this object when omitted. Cannot change."""
     mode: Mode = Mode.DISTRIBUTED
-    """Where the entries are: in partitions with copies, or in the memory of each member. Cannot change."""
+    """Where the entries are: in partitions with copies, with a copy at each data member, or in the memory of
+    each member. Cannot change."""
+    placement: Placement | None = None
+    """Partitions of its own; without it the keyspace shares those of the cluster, or with mode Replicated has
+    a few. Cannot change."""
     local_cache: LocalCache | None = None
     """What each member keeps of a keyspace with mode Invalidation; needed there."""
     ttl: int = whole("spec.ttl", 0, TTL_SECONDS_MAX, 0, "0 means that entries do not expire")
@@ -176,6 +214,15 @@ class KeyspaceMembers(Model):
     """Number of members that use these settings."""
 
 
+class KeyspacePlacement(Model):
+    """Partitions of the keyspace's own."""
+
+    partitions: int = count()
+    """Number of these partitions; 0 for a keyspace that shares those of the cluster."""
+    replicas: int = count()
+    """Copies that each of them should have."""
+
+
 class KeyspaceStatus(Model):
     """Observed state of the keyspace. Written by the operator only."""
 
@@ -190,7 +237,15 @@ class KeyspaceStatus(Model):
     bytes: int = count()
     """Bytes of their keys and values; may be some minutes old."""
     members: KeyspaceMembers = Field(default_factory=KeyspaceMembers)
+    placement: KeyspacePlacement = Field(default_factory=KeyspacePlacement)
     conditions: Conditions = conditions_field()
+
+
+class WantedGroup(NamedTuple):
+    """Partitions, and copies of each: 0 for one at each data member."""
+
+    partitions: int
+    replicas: int
 
 
 class Keyspace(Resource):
@@ -219,8 +274,18 @@ class Keyspace(Resource):
         return self.spec.name or self.metadata.name
 
     @property
+    def wanted_group(self) -> WantedGroup | None:
+        """Return the partitions that it should have for itself, None when it shares those of the cluster."""
+        placement = self.spec.placement
+        if self.spec.mode is Mode.REPLICATED:
+            return WantedGroup(REPLICATED_PARTITIONS if placement is None else placement.partitions, 0)
+        if placement is None or placement.replicas is None:
+            return None
+        return WantedGroup(placement.partitions, placement.replicas)
+
+    @property
     def settings(self) -> KeyspaceSettings:
-        """Return what members look up."""
+        """Return what members look up, as it is before the keyspace has partitions of its own."""
         spec, near = self.spec, self.spec.near_cache
         kept = None if near is None else NearCacheSettings(quantity_bytes(near.bytes), near.seconds)
         return KeyspaceSettings(

@@ -27,15 +27,15 @@ KEYSPACES = {
 """Keyspaces whose entries are in partitions."""
 
 
-async def move(made: Cluster) -> None:
-    (outside,) = set(made.members) - set(made.rows[PARTITION].replicas)
-    await made.move_owner(PARTITION, outside)
+async def move(made: Cluster, partition: int = PARTITION) -> None:
+    (outside,) = set(made.members) - set(made.rows[partition].replicas)
+    await made.move_owner(partition, outside)
 
 
-async def swap(made: Cluster) -> None:
-    backup = made.rows[PARTITION].replicas[1]
+async def swap(made: Cluster, partition: int = PARTITION) -> None:
+    backup = made.rows[partition].replicas[1]
     assert backup is not None
-    await made.swap(PARTITION, backup)
+    await made.swap(partition, backup)
 
 
 async def swap_when_fed(made: Cluster, partition: int) -> None:
@@ -46,22 +46,22 @@ async def swap_when_fed(made: Cluster, partition: int) -> None:
     await made.swap(partition, backup, id)
 
 
-async def promotion(made: Cluster) -> None:
-    owner = made.owner(PARTITION)
+async def promotion(made: Cluster, partition: int = PARTITION) -> None:
+    owner = made.owner(partition)
     await made.members[owner].kill()
     await made.lose(owner)
 
 
-async def restart(made: Cluster) -> None:
-    await started_again(made, made.owner(PARTITION))
+async def restart(made: Cluster, partition: int = PARTITION) -> None:
+    await started_again(made, made.owner(partition))
 
 
-async def update(made: Cluster) -> None:
+async def update(made: Cluster, partition: int = PARTITION) -> None:
     """As the operator restarts members: what one owns is given to its backup before, and it ends politely."""
     for member in made.members:
-        for partition, row in list(made.rows.items()):
+        for owned, row in list(made.rows.items()):
             if row.replicas[0] == member:
-                await swap_when_fed(made, partition)
+                await swap_when_fed(made, owned)
         assert await made.members[member].stop() == 0
         await started_again(made, member)
 
@@ -73,7 +73,7 @@ async def started_again(made: Cluster, member: int) -> None:
 
 
 EVENTS = {event.__name__: event for event in (move, swap, promotion, restart, update)}
-Event = Callable[[Cluster], Awaitable[None]]
+Event = Callable[..., Awaitable[None]]
 
 
 @asynccontextmanager

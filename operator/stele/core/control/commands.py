@@ -519,8 +519,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `catalog_version` is that of the catalog of keyspaces in use, which is on its volume, `cleared` that of
     the last ClearKeyspaces that is complete. `keyspaces` has every declared keyspace that is not empty here;
     None when nothing of it has changed since report `base`. `groups_version` is that of the groups of
-    partitions in use, which are on its volume; `groups` are there with its table. `in_doubt` counts
-    transactions that only a user can end, in partitions that the member owns.
+    partitions in use, which are on its volume; `groups` are there with its table. `vacant` are keyspaces of
+    that catalog which get partitions of their own, and have nothing in what the member owns by `stamp`.
+    `in_doubt` counts transactions that only a user can end, in partitions that the member owns.
     """
 
     code: str
@@ -559,3 +560,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     groups_version: int = 0
     groups: PartitionGroups = NO_GROUPS
     in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0
+    vacant: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] = ()

@@ -26,17 +26,22 @@ CATALOG_VERSION_MAX = 2**53
 NOTIFY_FLAGS = "KEg$lshzxetdmnAM"
 """Redis' flags of `notify-keyspace-events`, and M for entries that move to another member."""
 
+REPLICATED_PARTITIONS = 4
+"""Partitions of a keyspace with mode Replicated that does not say how many."""
+
 _NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{NAME_CHARACTERS_MAX - 1}}}", re.ASCII)
 
 
 class Mode(StrEnum):
     """Where the entries are.
 
-    Distributed: in partitions, with copies. Invalidation: in the memory of each member whose clients put them
-    there; a change is told to all others, which drop what they have.
+    Distributed: in partitions, with copies. Replicated: in a few partitions, with a copy at every member that
+    holds data, MAX_REPLICAS at most. Invalidation: in the memory of each member whose clients put them there;
+    a change is told to all others, which drop what they have.
     """
 
     DISTRIBUTED = "Distributed"
+    REPLICATED = "Replicated"
     INVALIDATION = "Invalidation"
 
 
@@ -93,7 +98,8 @@ class Settings:
 
     `ttl_seconds` is the expiry of entries that are written without one, 0 for none; `notify` has flags of
     NOTIFY_FLAGS, and is empty when no events are published. `local_cache_bytes` is what each member keeps of
-    a keyspace with mode Invalidation.
+    a keyspace with mode Invalidation. With `own_partitions` all entries are in partitions that are the
+    keyspace's own: a member that does not know these yet answers no request.
     """
 
     ttl_seconds: int = 0
@@ -104,6 +110,7 @@ class Settings:
     replication: Replication = Replication.SYNC
     mode: Mode = Mode.DISTRIBUTED
     local_cache_bytes: int = 0
+    own_partitions: bool = False
 
 
 DEFAULTS = Settings()
@@ -140,6 +147,11 @@ def undeclared_failure(keyspace: bytes) -> Failure:
     """Return the answer to clients of a keyspace that is not declared, where all have to be."""
     text = f"keyspace {keyspace.decode()} is not declared: create a Keyspace with this name"
     return Failure("UNDECLARED", f"{text} (keyspaces.undeclared of the TabletCluster is {Undeclared.REFUSE})")
+
+
+def homeless_text(keyspace: bytes) -> str:
+    """Return the text of the error that clients of a keyspace get before its own partitions are known."""
+    return f"keyspace {keyspace.decode()} gets partitions of its own; nothing was done: retry in a second"
 
 
 def load_failure(keyspace: bytes) -> Failure:
@@ -184,15 +196,15 @@ def fault_of(name: str, settings: Settings) -> str | None:
 
 def _mode_fault(name: str, settings: Settings) -> str | None:
     most = settings.local_cache_bytes
-    if settings.mode is Mode.DISTRIBUTED:
-        return f"localCache.bytes of keyspace {name} takes mode {Mode.INVALIDATION}" if most else None
     if settings.mode is not Mode.INVALIDATION:
-        return None
+        if settings.mode is Mode.REPLICATED and settings.reads is not Reads.AVAILABLE:
+            return f"keyspace {name} has mode {Mode.REPLICATED}, which needs reads {Reads.AVAILABLE}"
+        return f"localCache.bytes of keyspace {name} takes mode {Mode.INVALIDATION}" if most else None
     if not 0 < most <= LOCAL_CACHE_BYTES_MAX:
         return f"localCache.bytes of keyspace {name} is {most}; expected 1 to {LOCAL_CACHE_BYTES_MAX}"
     plain = replace(settings, ttl_seconds=0, mode=Mode.DISTRIBUTED, local_cache_bytes=0)
     if plain != DEFAULTS:
-        text = "notify, nearCache, reads, quota and replication are not possible"
+        text = "notify, nearCache, reads, quota, replication and placement are not possible"
         return f"keyspace {name} has mode {Mode.INVALIDATION}: {text}"
     return None
 

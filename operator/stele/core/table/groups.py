@@ -6,8 +6,8 @@ version, which only grows.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stele.core.table.ids import EPOCH_MAX, MAX_REPLICAS, PARTITIONS_MAX, PartitionId
@@ -33,11 +33,16 @@ class PartitionGroup:
 
 
 class DesiredGroup(NamedTuple):
-    """The group that a keyspace should have."""
+    """The group that a keyspace should have.
+
+    `replicas` is 0 for one at each member that holds data. It is added once no owner has anything of the
+    keyspace elsewhere, by a report with the catalog of version `since` or later.
+    """
 
     keyspace: str
     partitions: int
     replicas: int
+    since: int = 0
 
 
 class Part(NamedTuple):
@@ -83,6 +88,17 @@ class PartitionGroups:
         yield Part(0, self.main(partitions), replicas)
         for group in self.groups:
             yield Part(group.first, group.end, group.replicas, group.keyspace)
+
+    def of(self, keyspace: str) -> PartitionGroup | None:
+        """Return the group of a keyspace, None when it has none."""
+        return next((group for group in self.groups if group.keyspace == keyspace), None)
+
+    def with_replicas(self, replicas: Mapping[str, int]) -> "PartitionGroups":
+        """Return the groups with other numbers of replicas, by keyspace: these when all have them already."""
+        groups = tuple(
+            replace(each, replicas=replicas.get(each.keyspace, each.replicas)) for each in self.groups
+        )
+        return self if groups == self.groups else PartitionGroups(self.version + 1, groups)
 
     def with_group(self, partitions: int, keyspace: str, count: int, replicas: int) -> "PartitionGroups":
         """Return the groups with one more, behind a table of `partitions`.

@@ -1,8 +1,9 @@
-"""How many entries and bytes of each declared keyspace are in the partitions that this member owns."""
+"""What of each declared keyspace is in the partitions that this member owns."""
 
 from collections import Counter
 
 from stele.core.control.commands import KeyspaceSize
+from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 
 
@@ -22,3 +23,29 @@ def owned_sizes(tablets: TabletStore) -> tuple[KeyspaceSize, ...]:
                 entries[keyspace] += count
                 sizes[keyspace] += size
     return tuple(KeyspaceSize(each.decode(), entries[each], sizes[each]) for each in sorted(+entries))
+
+
+def vacant_keyspaces(tablets: TabletStore) -> tuple[str, ...]:
+    """Return the keyspaces that get partitions of their own, and that have nothing where this member owns.
+
+    It takes nothing more of them, so that stays true of what is in a log now.
+    """
+    homeless, me = tablets.table.routes.homeless, tablets.me
+    owned = [partition for partition, row in enumerate(tablets.rows) if row.owner == me] if homeless else []
+    return tuple(
+        sorted(
+            keyspace.decode()
+            for keyspace in homeless
+            if all(_is_vacant(tablets.replicas.get(partition), keyspace) for partition in owned)
+        )
+    )
+
+
+def _is_vacant(replica: Replica | None, keyspace: bytes) -> bool:
+    """Return whether an owner has no entry of a keyspace, none in its log, and no transaction about one."""
+    if replica is None or replica.owner is None or not replica.owner.serving or replica.loading:
+        return False
+    if replica.keyspaces.get(keyspace, (0, 0))[0] or (replica.locks and replica.locks.any_in(keyspace)):
+        return False
+    prefix = replica.prefix(keyspace)
+    return not any(key.startswith(prefix) for key in replica.pending)

@@ -11,7 +11,7 @@ from stele.core.formats import FormatRange
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.clearing import KeyspaceClearer
-from stele.member.control.keyspace_sizes import owned_sizes
+from stele.member.control.keyspace_sizes import owned_sizes, vacant_keyspaces
 from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
@@ -131,6 +131,7 @@ class Reporter:
             catalog_version=table.keyspaces.catalog.version,
             cleared=self._clearer.cleared,
             groups_version=table.groups.version,
+            vacant=vacant_keyspaces(self._tablets),
             in_doubt=len(self._recovery.in_doubt),
         )
 

@@ -1,20 +1,35 @@
 """Which partitions have the entries of each keyspace, as the table on this member's volume says."""
 
+from stele.core.kv.keyspaces import Catalog
 from stele.core.table.groups import PartitionGroups
 
 
 class Routes:
-    """`groups` has all partitions: first those outside of groups, then each group; empty without a table."""
+    """`groups` has all partitions: first those outside of groups, then each group; empty without a table.
 
-    def __init__(self, groups: PartitionGroups, main: int) -> None:
-        self.use(groups, main)
+    `homeless` are the keyspaces whose own partitions are not known here yet: they have none. It is always the
+    same set.
+    """
 
-    def use(self, groups: PartitionGroups, main: int) -> None:
-        """Use these groups behind `main` partitions from now on; they are on the volume."""
+    def __init__(self, groups: PartitionGroups, main: int, catalog: Catalog) -> None:
+        self.homeless: set[bytes] = set()
+        self.use(groups, main, catalog)
+
+    def use(self, groups: PartitionGroups, main: int, catalog: Catalog) -> None:
+        """Use these groups behind `main` partitions from now on; they are on the volume, as is the
+        catalog."""
         self._main = range(main)
         self._own = {each.keyspace.encode(): range(each.first, each.end) for each in groups.groups}
         self.groups = [self._main, *self._own.values()] if main else []
+        placed = {name.encode() for name, each in catalog.keyspaces.items() if each.own_partitions}
+        self.homeless.clear()
+        self.homeless |= placed - self._own.keys()
+        self._own |= dict.fromkeys(self.homeless, range(0))
 
     def group(self, keyspace: bytes) -> range:
         """Return the partitions that have a keyspace's entries; none before there is a table."""
         return self._own.get(keyspace, self._main)
+
+    def has(self, partition: int, keyspace: bytes) -> bool:
+        """Return whether entries of a keyspace may be in a partition; b"" stands for no one keyspace."""
+        return not keyspace or partition in self._own.get(keyspace, self._main)

@@ -41,7 +41,7 @@ class TableCache:
         self._coming_catalog = file.catalog
         self.groups = self._coming_groups = file.groups
         self.main = file.groups.main(len(self.rows))
-        self.routes = Routes(file.groups, self.main)
+        self.routes = Routes(file.groups, self.main, file.catalog)
         self.known_as = file.known_as
 
     def note_known(self) -> bool:
@@ -168,7 +168,7 @@ class TableCache:
     def saved(self) -> None:
         """Put in force the features, the groups and the catalog that the saved file has."""
         self.features, self.groups = self._coming_features, self._coming_groups
-        self.routes.use(self.groups, self.main)
+        self.routes.use(self.groups, self.main, self._coming_catalog)
         if self._coming_catalog is not self.keyspaces.catalog:
             failpoints.hit("keyspaces.saved")
             self.keyspaces.use(self._coming_catalog)

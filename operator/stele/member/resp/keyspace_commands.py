@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import chain
 
 from stele.core.kv.commands import Simple
+from stele.core.kv.keyspaces import homeless_text
+from stele.errors import Unavailable
 from stele.member.resp.cluster_commands import own_partitions
 from stele.member.resp.flush import EVERY_KEYSPACE, flush
 from stele.member.resp.match import read_pattern
@@ -75,10 +77,12 @@ def _scan_count(options: dict[bytes, bytes]) -> int:
 def _partitions(server: Server, session: ClientSession, keyspace: bytes) -> Sequence[int]:
     """Return the partitions of a keyspace, or of all, to visit.
 
-    In the cluster protocol, clients ask each member for its own.
+    In the cluster protocol, clients ask each member for its own. Raises Unavailable while there are none.
     """
     store = server.store
     groups = store.groups() if keyspace == EVERY_KEYSPACE else [store.group(keyspace)]
+    if not any(groups):
+        raise Unavailable(homeless_text(keyspace))
     if session.cluster:
         return [partition for group in groups for partition in own_partitions(store, group)]
     return groups[0] if len(groups) == 1 else list(chain(*groups))

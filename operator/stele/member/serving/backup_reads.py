@@ -40,6 +40,7 @@ class BackupReads:
         self._grantor, self._holder = self._leases
         self._indexes = ReadIndexes()
         self._keyspaces = self._tablets.table.keyspaces
+        self._homeless = self._tablets.table.routes.homeless
         self._since: dict[bytes, tuple[int, float]] = {}
         self._loop = asyncio.get_running_loop()
         self._new: list[int] = []
@@ -69,7 +70,7 @@ class BackupReads:
         """Return the replies of the first commands: those that may be answered here, and fit into this
         turn."""
         available = keyspace in self._keyspaces.available
-        if not (available or seen.readonly):
+        if not (available or seen.readonly) or keyspace in self._homeless:
             return []
         now, budget, replies = self._now(), self._executor.turn_budget, list[Reply]()
         most, room, backups = limits.TURN_ENTRIES_MAX - budget.entries, limits.REPLY_BYTES, 0

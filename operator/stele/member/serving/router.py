@@ -15,9 +15,9 @@ from stele.core.formats import CLEARS, TRACKING
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.core.kv.cluster_map import ClusterMap, ClusterNode, cluster_map, owner_node
 from stele.core.kv.commands import REPLY_BYTES_MAX, Failure, Reply
-from stele.core.kv.keyspaces import Settings
+from stele.core.kv.keyspaces import Settings, homeless_text
 from stele.core.kv.seen import SeenOperations
-from stele.core.kv.written import OpId, WrittenOperations
+from stele.core.kv.written import HELD, OpId, WrittenOperations
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
@@ -36,7 +36,7 @@ from stele.ports.key_value_service import Outcome
 from stele.ports.near_caches import NearCaches, Track
 from stele.ports.transactions import NoTransactions, Transactions
 from stele.wire import peer
-from stele.wire.two_phase import takes_locks
+from stele.wire.two_phase import TX, takes_locks
 
 STOPPING = "this member is stopping; connect to another"
 LOCKED = "a transaction across partitions has the key locked"
@@ -79,7 +79,7 @@ class RequestRouter:
         self.available, self.only = self._keyspaces.available, self._keyspaces.only
         self.aside = self._keyspaces.aside
         self.asynchronous = self._keyspaces.asynchronous
-        self.group = self._table.routes.group
+        self.group, self._homeless = self._table.routes.group, self._table.routes.homeless
         self.read_here = self._backup_reads.read
         self.available_since = self._backup_reads.available_since
         self.stopping = False
@@ -217,7 +217,7 @@ class RequestRouter:
     ) -> list[Reply] | None:
         """Return None also when another member owns a key, or requests wait for an owner, to keep their
         order."""
-        if self._queues or self.stopping:
+        if self._queues or self.stopping or keyspace in self._homeless:
             return None
         return self._executor.read_now(self._tablets.replicas, keyspace, partitions, keys)
 
@@ -272,6 +272,8 @@ class RequestRouter:
             raise Unavailable(
                 "this member has not received a partition table from the master yet; retry", code="LOADING"
             )
+        if keyspace in self._homeless:
+            raise Unavailable(homeless_text(keyspace))
         if not 0 <= partition < partitions:
             raise BadInput(f"partition is {partition}; it must be 0 to {partitions - 1}")
         request = Request(kind, partition, keyspace, outcome)
@@ -339,6 +341,10 @@ class RequestRouter:
         owner = None if replica is None else replica.owner
         if replica is None or owner is None or not owner.serving or not self._delayed_replies.has_room:
             return False
+        if not self._table.routes.has(request.partition, request.keyspace) and _uses_keys(request):
+            # Its sender has an older catalog, or it waited here while the catalog changed.
+            self._refused(request, Unavailable(homeless_text(request.keyspace)))
+            return True
         if not self._turn_budget.fits(request.entries):
             self._drain_later(request)
             return False
@@ -498,6 +504,14 @@ class RequestRouter:
             return
         self._counters.add_unavailable(request)
         request.failed(Unavailable(text))
+
+
+def _uses_keys(request: Request) -> bool:
+    """Return whether a request reads or changes keys; what ends a transaction was promised before."""
+    internal = request.commands and request.commands[0][:1]
+    if not internal or internal[0] not in (HELD, TX):
+        return True
+    return takes_locks(request.commands[0])
 
 
 def _owes(replica: Replica) -> bool:

@@ -76,7 +76,8 @@ def make_plan(state: State, observation: Observation) -> None:
     begin_requested(state, observation, members)
     requests = in_force(state, observation.requests)
     moves = tuple((request.name, request.moves, request.cancelled) for request in requests)
-    key = (members, desired.replicas, moves, state.operations.change.features >= SWAPS)
+    groups = tuple(group.replicas for group in state.table.groups.groups)
+    key = (members, desired.replicas, moves, state.operations.change.features >= SWAPS, groups)
     changed, first = key != plans.plan_key, not plans.plan_key
     if not (changed or _again(state, members, now) or _short(state, observation)):
         return
@@ -150,6 +151,8 @@ def _lasting(key: tuple[Any, ...]) -> tuple[object, ...]:
 def _may_plan(state: State, desired: DesiredSpec) -> bool:
     if not desired.migration_allowed or desired.paused or state.failing_over:
         return False
+    if state.table.staged_groups is not None:
+        return False  # Their numbers of replicas may be those that fit the members.
     return any(row.version for row in state.table.partitions) and places_known(state)
 
 
