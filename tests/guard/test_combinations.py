@@ -19,6 +19,8 @@ OWN = {
     "Near caches (`nearCache`, `CLIENT TRACKING`)": {"near caches"},
     "Reads from backups (`reads: Available`, `READONLY`)": {"reads from backups"},
     "Asynchronous replication (`replication: Async`)": set[str](),
+    "Partitions of its own (`placement`)": set[str](),
+    "Replicated (`mode: Replicated`)": set[str](),
     "Invalidation (`mode: Invalidation`)": set[str](),
     "Transactions across partitions": {"transactions across partitions"},
     "Keyspaces that are not declared (`keyspaces.undeclared: Refuse`)": set[str](),

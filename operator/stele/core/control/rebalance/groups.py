@@ -68,8 +68,8 @@ def _is_vacant(state: State, wanted: DesiredGroup) -> bool:
     All reports are of the stored table, so no partition changed its owner between two of them. Who becomes an
     owner later gets the groups before.
     """
-    table = state.table
-    owners = {table.partitions[number].owner for number in table.stored.main}
+    stored = state.table.stored
+    owners = {stored.partitions[number].owner for number in stored.main}
     return all(index is not None and _took_leave(state, index, wanted) for index in owners)
 
 
