@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.identity import TlsIdentity
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.table import Partition
 from stele.core.tablet.leases import LeaseHolder
@@ -17,6 +20,7 @@ from stele.member.bulk.loads import BulkLoads
 from stele.member.bulk.local_loads import LocalLoads
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.clearing import KeyspaceClearer
+from stele.member.control.client_security import ClientDemands, log_refused, stored_demands
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.exchange import Exchange
 from stele.member.control.fencing import Fencing
@@ -61,7 +65,7 @@ from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import is_disk_full, is_stopping, raise_unless_disk_full
-from stele.member.storage.volume import CHECKPOINTS, LEASE, STAGING, MetaWriter, Volume
+from stele.member.storage.volume import CHECKPOINTS, CLIENT_SECURITY, LEASE, STAGING, MetaWriter, Volume
 from stele.member.ticker import Ticker
 from stele.member.tracking.invalidations import Invalidations
 from stele.member.tracking.local_caches import LocalCaches
@@ -105,6 +109,8 @@ class Node:
         self.background = Background(self.failed, wall)
         self.live_settings = LiveSettings(settings)
         self.access = Access()
+        self.tls = TlsIdentity(Path(settings.tls_dir) if settings.tls_dir else None)
+        self.client_tls = TlsAcceptor(self.tls, log_refused)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_caches()
@@ -118,6 +124,9 @@ class Node:
         volume, background = self.volume, self.background
         self.table = TableCache(volume.load_table(), self.uuid)
         self.meta = MetaWriter(volume, self._meta_thread)
+        self.client_demands = ClientDemands(
+            self.client_tls, stored_demands(volume), lambda file: self.meta.save(CLIENT_SECURITY, file)
+        )
         self.lease_duration = LeaseDuration(
             stored_lease(volume, self.settings.lease_ms),
             self.settings.lease_ms,
@@ -371,6 +380,7 @@ class Node:
             self.handovers,
             self.planned_stop,
             self.live_settings,
+            self.client_demands,
             self.lease_duration,
             self.last_copies,
             clearer,

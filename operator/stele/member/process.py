@@ -173,6 +173,8 @@ class Process:
         admin = Admin(node).application()
         BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
         await self._serve(admin, settings.admin_port, stack)
+        await asyncio.to_thread(node.tls.look)
+        node.background.spawn(node.tls.watch())
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         users = UsersFile(node.access, settings.users_file, lambda: node.live_settings.auth)
         await users.look()
@@ -184,6 +186,7 @@ class Process:
             turn_budget=node.command_executor.turn_budget,
             pubsub=node.broadcast.pubsub,
             access=node.access,
+            tls=node.client_tls,
             first_id=first_id(node.uuid),
         )
         stack.push_async_callback(resp_server.close)

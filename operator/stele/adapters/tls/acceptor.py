@@ -52,13 +52,19 @@ class TlsAcceptor:
         self.limits = limits or TlsLimits()
         self.demand, self.verify = ClientTls.OFF, ssl.CERT_NONE
         self.done = self.failed = self.refused = 0
+        self._on_change: Callable[[], None] = lambda: None
         self._waiting: dict[_Arrival, None] = {}
         self._begun: dict[_Arrival, None] = {}
         self._queue: deque[_Arrival] = deque()
 
     def require(self, demand: ClientTls, verify: ssl.VerifyMode) -> None:
-        """Apply to connections from now on."""
+        """Apply to connections from now on, and tell who is connected."""
         self.demand, self.verify = demand, verify
+        self._on_change()
+
+    def connect(self, on_change: Callable[[], None]) -> None:
+        """Call this after each change."""
+        self._on_change = on_change
 
     def accept(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """Return the protocol of a new connection; `make` returns the one of its content."""

@@ -51,7 +51,22 @@ class Metrics(Collector):
         yield self._tablets()
         yield from self._volume()
         yield from self._sizes()
+        yield from self._tls()
         yield _gauge("stele_build_info", "Version of the program.", 1, version=__version__)
+
+    def _tls(self) -> Iterator[Metric]:
+        node, tls = self._node, self._node.client_tls
+        text = "Connections of clients that began with TLS, and plain ones where it is required."
+        handshakes = CounterMetricFamily("stele_tls_handshakes", text, labels=["result"])
+        for result, number in (("ok", tls.done), ("failed", tls.failed), ("plain", tls.refused)):
+            handshakes.add_metric([result], number)
+        yield handshakes
+        if (left := node.tls.days_left(node.background.wall())) is not None:
+            yield _gauge("stele_tls_certificate_left_days", "Until the certificate in use ends.", left)
+        text = "1 while the certificate that is there cannot be used, and the one before is."
+        yield _gauge(
+            "stele_tls_certificate_unusable", text, int(bool(node.settings.tls_dir and node.tls.problem))
+        )
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.delayed_replies.counters

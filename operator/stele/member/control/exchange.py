@@ -13,6 +13,7 @@ from stele.core.tablet.lifecycle import Event, step
 from stele.errors import Corrupt, SteleError
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.clearing import KeyspaceClearer
+from stele.member.control.client_security import ClientDemands
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
 from stele.member.control.last_copies import LastCopies
@@ -48,6 +49,7 @@ class Exchange:
     _handovers: AbandonedHandovers
     _planned_stop: PlannedStop
     _settings: LiveSettings
+    _client_demands: ClientDemands
     _lease_duration: LeaseDuration
     _last_copies: LastCopies
     _clearer: KeyspaceClearer
@@ -79,6 +81,7 @@ class Exchange:
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)
                 self._settings.adopt(request.settings)
+                await self._client_demands.adopt(request.settings)
                 await self._lease_duration.adopt(
                     None if request.settings is None else request.settings.lease_ms
                 )

@@ -90,6 +90,7 @@ class ClientConnection(asyncio.Protocol):
         self._stopping = False
         self._half_close = False
         self._until_known: asyncio.TimerHandle | None = None
+        self._last_words = ""
         self._quiet_since = float("inf")
         self._gone = False
         self._pushes: PushQueue | None = None
@@ -105,6 +106,8 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         address = f"{peer[0]}:{peer[1]}"
         self.session = self._server.new_session(address, self._kind, self)
+        tls = transport.get_extra_info("ssl_object")
+        self.session.tls = "" if tls is None else tls.version()
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
         if not self._server.admit(self):
             self._transport.write(
@@ -272,12 +275,21 @@ class ClientConnection(asyncio.Protocol):
         if not self.busy:
             self._end()
 
+    def turn_away(self, reason: str) -> None:
+        """Take no more requests; when those that were read are answered, say why and close."""
+        if not self._stopping:
+            self._stopping, self._last_words = True, reason
+            if not self.busy:
+                self._end()
+
     def _end(self) -> None:
         """Close, after all replies. A client that may still send gets only their end at first.
 
         To close while there are bytes that were not read makes the kernel reset the connection, which
         destroys replies on their way; so they are read and dropped, see `close_if_quiet`.
         """
+        if self._last_words:
+            self._transport.write(f"-ERR {self._last_words}\r\n".encode())
         if self._half_close and not self.session.quitting and not self._transport.is_closing():
             try:
                 self._transport.write_eof()

@@ -18,6 +18,9 @@ _BEGAN = time.monotonic()
 
 _CLIENTS = (
     "connected_clients",
+    "client_tls",
+    "tls_clients",
+    "tls_handshakes_waiting",
     "maxclients",
     "waiting_bytes",
     "reply_bytes",
@@ -28,6 +31,9 @@ _STATS = (
     "total_connections_received",
     "rejected_connections",
     "total_commands_processed",
+    "tls_handshakes",
+    "tls_handshakes_failed",
+    "tls_required_refused",
     "pubsub_channels",
     "pubsub_patterns",
     "acl_access_denied_auth",

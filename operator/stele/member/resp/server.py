@@ -6,8 +6,11 @@ It has the listening sockets, the open connections (`connection`) and what they 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.core.control.member_settings import ClientTls
 from stele.core.kv.commands import Failure
 from stele.core.kv.seen import SeenOperations, SeenTotal
 from stele.core.kv.written import WrittenOperations, WrittenTotal
@@ -43,11 +46,12 @@ async def start_resp_server(
     turn_budget: TurnBudget | None = None,
     pubsub: PubSub | None = None,
     access: Access | None = None,
+    tls: TlsAcceptor | None = None,
     first_id: int = 1,
 ) -> "RespServer":
     """Listen for clients; port 0 picks a free one (see `port`). Raises OSError when it cannot listen."""
     server = RespServer(
-        store, limits or RespServerLimits(), turn_budget, pubsub, access=access, first_id=first_id
+        store, limits or RespServerLimits(), turn_budget, pubsub, access=access, tls=tls, first_id=first_id
     )
     await server.listen(hosts, port)
     return server
@@ -67,11 +71,12 @@ class RespServer:
         pubsub: PubSub | None = None,
         *,
         access: Access | None = None,
+        tls: TlsAcceptor | None = None,
         first_id: int = 1,
     ) -> None:
         """`turn_budget` is the one that the store uses, if any; `pubsub` one that reaches other members.
 
-        Without `access`, every client may do everything.
+        Without `access`, every client may do everything; without `tls`, all connections are plain.
 
         Connections are numbered from `first_id` on, so that an id of another member is not one here.
         """
@@ -86,6 +91,9 @@ class RespServer:
         self.pubsub = pubsub or PubSub(self.turn_budget)
         self.access = access or Access()
         self.access.connect(self.sessions)
+        self.tls = tls
+        if tls is not None:
+            tls.connect(self._close_plain)
         self.collector = BatchCollector(store, failure_of, self.turn_budget, self.replies)
         self.waiting_bytes = self.port = self.cluster_port = self.read_port = 0
         self._aside, self._only = store.aside, store.only
@@ -117,15 +125,28 @@ class RespServer:
     async def _listen(self, hosts: str | Sequence[str], port: int, kind: ClientPort) -> int:
         loop = asyncio.get_running_loop()
         backlog = self.limits.backlog
-        made = await loop.create_server(lambda: ClientConnection(self, kind), hosts, port, backlog=backlog)
+
+        def plain() -> asyncio.Protocol:
+            return ClientConnection(self, kind)
+
+        make = plain if self.tls is None else partial(self.tls.accept, plain)
+        made = await loop.create_server(make, hosts, port, backlog=backlog)
         self._listeners.append(made)
         return int(made.sockets[0].getsockname()[1])
+
+    def _close_plain(self) -> None:
+        """Close connections without TLS, if it is required now, when what they sent is answered."""
+        if self.tls is not None and self.tls.demand is ClientTls.REQUIRED:
+            for connection in [each for each in self._open if not each.session.tls]:
+                connection.turn_away("this port takes only TLS connections now: connect again, with TLS")
 
     def stop(self) -> None:
         """Accept no connection and take no request from now on; those that were read are answered."""
         self.stopping = True
         for listener in self._listeners:
             listener.close()
+        if self.tls is not None:
+            self.tls.close()
         for connection in list(self._open):
             connection.stop()
         self._unanswered = list(self._open)
@@ -158,6 +179,7 @@ class RespServer:
         return {
             "tcp_port": self.port,
             "connected_clients": len(self._open),
+            **self._tls_facts(),
             "maxclients": self.limits.clients_max,
             "waiting_bytes": self.waiting_bytes,
             "reply_bytes": self.replies.held,
@@ -165,6 +187,17 @@ class RespServer:
             **self.pushes.facts(),
             **self.pubsub.facts(),
             **self.access.facts(),
+        }
+
+    def _tls_facts(self) -> dict[str, str | int]:
+        tls = self.tls
+        return {
+            "client_tls": str(ClientTls.OFF if tls is None else tls.demand),
+            "tls_clients": sum(bool(connection.session.tls) for connection in self._open),
+            "tls_handshakes_waiting": 0 if tls is None else tls.pending,
+            "tls_handshakes": 0 if tls is None else tls.done,
+            "tls_handshakes_failed": 0 if tls is None else tls.failed,
+            "tls_required_refused": 0 if tls is None else tls.refused,
         }
 
     def admit(self, connection: ClientConnection) -> bool:

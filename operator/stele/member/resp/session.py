@@ -42,7 +42,7 @@ class ClientSession:
     `withheld` counts the
     replies that are not sent from now on (CLIENT REPLY). `guard` is what its requests are checked with, None
     when it may do all; `account` is the user that it is, None when it has not authenticated, by `password`,
-    an entry of the file of users.
+    an entry of the file of users. `tls` is the version of TLS, empty without.
     """
 
     id: int
@@ -68,6 +68,7 @@ class ClientSession:
     guard: User | None = None
     account: Account | None = None
     password: str = ""
+    tls: str = ""
 
     @property
     def hears(self) -> bool:
@@ -112,6 +113,7 @@ class ClientSession:
         parts = {"id": str(self.id), "addr": self.address, "name": self.name.decode("ascii", "replace")}
         parts |= {"db": self.database.decode(), "resp": "3" if self.resp3 else "2"}
         parts["user"] = self.user.decode("ascii", "replace")
+        parts["tls"] = self.tls or "no"
         parts |= (self.subscriptions or Subscriptions()).facts()
         return " ".join(f"{key}={value}" for key, value in parts.items())
 

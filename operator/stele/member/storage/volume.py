@@ -23,6 +23,7 @@ from stele.wire.admin import QuarantinedVolume
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import (
     TABLE_FILE,
+    ClientSecurity,
     Consensus,
     Instance,
     LeaseFile,
@@ -57,7 +58,12 @@ SERVICES = "services"
 DAMAGED = "damaged"
 LEASE = "lease"
 """Durations of the leases that this member grants."""
-STATE_OF_MEMBER = (INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE)
+CLIENT_SECURITY = "client-security"
+"""What this member demands of clients."""
+STATE_OF_MEMBER = (
+    *(INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE),
+    CLIENT_SECURITY,
+)
 
 PARALLEL_FILES_MIN = 4
 PARALLEL_FILES = 16
@@ -226,6 +232,13 @@ class Volume:
         path = self.path(LEASE)
         return decode_file(LeaseFile, path.read_bytes(), str(path)) if path.exists() else None
 
+    def load_client_security(self) -> ClientSecurity:
+        """Return what is demanded of clients; nothing when no process has written it. Raises Corrupt."""
+        path = self.path(CLIENT_SECURITY)
+        if not path.exists():
+            return ClientSecurity()
+        return decode_file(ClientSecurity, path.read_bytes(), str(path))
+
     def load_services(self) -> ServicesFile:
         """Return the migrations pending at the last end of the process; none, with a log line, when
         damaged."""
@@ -362,7 +375,9 @@ class MetaWriter:
             await asyncio.wait([self._task])
 
     async def save(
-        self, name: str, value: Superblock | Consensus | ServicesFile | LeaseFile | TableFile
+        self,
+        name: str,
+        value: Superblock | Consensus | ServicesFile | LeaseFile | ClientSecurity | TableFile,
     ) -> None:
         """Persist a file; it is durable on return. Saves of one file keep their order.
 

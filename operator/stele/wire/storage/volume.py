@@ -12,6 +12,7 @@ import msgspec
 from crc32c import crc32c
 
 from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slots, VersionNumber
+from stele.core.control.member_settings import ClientCertificates, ClientTls
 from stele.core.formats import FIRST, RANGES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog, catalog_fault
 from stele.core.table.groups import NO_GROUPS, PartitionGroups, groups_fault
@@ -117,6 +118,13 @@ class LeaseFile(msgspec.Struct, frozen=True):
     longest_ms: int
 
 
+class ClientSecurity(msgspec.Struct, frozen=True):
+    """What a member demands of clients: TLS, and their certificates."""
+
+    tls: ClientTls = ClientTls.OFF
+    certificates: ClientCertificates = ClientCertificates.IGNORE
+
+
 class ServiceMigration(msgspec.Struct, frozen=True):
     """A migration that was announced to services and has not ended (`core.service_events.Begun`).
 
@@ -201,13 +209,14 @@ T = TypeVar(
     Consensus,
     ServicesFile,
     LeaseFile,
+    ClientSecurity,
     TableFile,
     TableFile2,
     LegacyTableFile,
 )
 _encoder = msgspec.msgpack.Encoder()
 _kinds = (
-    *(Instance, LogEnd, Superblock, Consensus, ServicesFile, LeaseFile),
+    *(Instance, LogEnd, Superblock, Consensus, ServicesFile, LeaseFile, ClientSecurity),
     *(TableFile, TableFile2, LegacyTableFile, DataState),
 )
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
@@ -218,6 +227,7 @@ _TITLES = {
     Consensus: b"stele Consensus 1\n",
     ServicesFile: b"stele ServicesFile 1\n",
     LeaseFile: b"stele LeaseFile 1\n",
+    ClientSecurity: b"stele ClientSecurity 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
     TableFile2: b"stele TableFile 2\n",
     TableFile: b"stele TableFile 3\n",
@@ -249,6 +259,7 @@ def encode_file(
     | Consensus
     | ServicesFile
     | LeaseFile
+    | ClientSecurity
     | TableFile2
     | LegacyTableFile,
 ) -> bytes:

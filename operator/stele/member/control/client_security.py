@@ -1,0 +1,78 @@
+"""What this member demands of clients: what the master sent last, across restarts."""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.core.control.member_settings import ClientCertificates, ClientTls, MemberSettings
+from stele.errors import Corrupt
+from stele.member.resp.rate_limited_log import RateLimitedLog
+from stele.member.storage.disk_full import raise_unless_disk_full
+from stele.member.storage.volume import Volume
+from stele.wire.storage.volume import ClientSecurity
+
+log = logging.getLogger("stele.tls")
+
+VERIFY = {
+    ClientCertificates.IGNORE: ssl.CERT_NONE,
+    ClientCertificates.ALLOW: ssl.CERT_OPTIONAL,
+    ClientCertificates.REQUIRE: ssl.CERT_REQUIRED,
+}
+
+REFUSED_SECONDS = 10.0
+"""Connections that are refused are logged once per this interval; the others are counted."""
+
+_refused = RateLimitedLog(REFUSED_SECONDS)
+
+
+def log_refused(address: str, why: str) -> None:
+    """Log that a client's connection was refused."""
+    if (suppressed := _refused.admit()) is not None:
+        log.warning("connection of %s is closed: %s (%d more were not logged)", address, why, suppressed)
+
+
+def stored_demands(volume: Volume) -> ClientSecurity:
+    """Return what the volume has. When it is damaged, plain connections may have been forbidden."""
+    try:
+        return volume.load_client_security()
+    except Corrupt as error:
+        log.error("what is demanded of clients is unknown, so TLS is, until the master says it: %s", error)
+        return ClientSecurity(ClientTls.REQUIRED)
+
+
+class ClientDemands:
+    """Has clients' ports demand what the master sent last.
+
+    It is written before it is in force: a process that starts where no master answers demands the same.
+    """
+
+    def __init__(
+        self,
+        acceptor: TlsAcceptor,
+        stored: ClientSecurity,
+        save: Callable[[ClientSecurity], Awaitable[None]],
+    ) -> None:
+        self._acceptor, self._in_force, self._save = acceptor, stored, save
+        self._acceptor.require(stored.tls, VERIFY[stored.certificates])
+
+    async def adopt(self, sent: MemberSettings | None) -> None:
+        """Demand what was sent; None, and each field that is None, keeps what is in force.
+
+        On a full volume it stays as it is until the next call.
+        """
+        before = self._in_force
+        settings = sent or MemberSettings()
+        wanted = ClientSecurity(
+            settings.client_tls or before.tls, settings.client_certificates or before.certificates
+        )
+        if wanted == before:
+            return
+        try:
+            await self._save(wanted)
+        except OSError as error:
+            raise_unless_disk_full(error)
+            return
+        self._in_force = wanted
+        self._acceptor.require(wanted.tls, VERIFY[wanted.certificates])
+        log.info("clients: TLS %s, certificates %s", wanted.tls, wanted.certificates)
