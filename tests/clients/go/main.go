@@ -1,4 +1,4 @@
-// Works on keys through go-redis' cluster client until its standard input ends, then prints what it did as JSON.
+// Works on keys through go-redis' cluster client, or rueidis', until its standard input ends, then prints what it did as JSON.
 //
 // Arguments: what it does, address of one member, how old a read may be in milliseconds, then keys. Each key is
 // worked on by one goroutine alone.
@@ -8,6 +8,7 @@
 //	       at the owner; of the other half, INCR: each reply is one more than the reply before, and at most as
 //	       many more as attempts failed in between of which nobody knows whether they were done.
 //	read   SET to the next number, then GET at backups: what is read may be older, but not by more than that time.
+//	cache  the same with rueidis, which keeps what it reads (CLIENT TRACKING): twice that time, and several GETs.
 package main
 
 import (
@@ -25,11 +26,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 )
 
 type result struct {
 	Counts   map[string]int64 `json:"counts"`
 	Failures []string         `json:"failures"`
+	Hits     int64            `json:"hits"`
 	Reads    int64            `json:"reads"`
 	Unknown  map[string]int64 `json:"unknown"`
 }
@@ -41,6 +44,7 @@ type write struct {
 
 type worker struct {
 	client *redis.ClusterClient
+	cached rueidis.Client
 	stale  time.Duration
 	writes map[string][]write
 	lasts  map[string]last
@@ -117,6 +121,16 @@ func main() {
 	stale, _ := strconv.Atoi(os.Args[3])
 	client := redis.NewClusterClient(options(what, os.Args[2]))
 	defer client.Close()
+	var cached rueidis.Client
+	if what == "cache" {
+		stale *= 2
+		made, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Args[2]}})
+		if err != nil {
+			panic(err)
+		}
+		defer made.Close()
+		cached = made
+	}
 	made := result{Counts: map[string]int64{}, Failures: []string{}, Unknown: map[string]int64{}}
 	var over atomic.Bool
 	var lock sync.Mutex
@@ -125,7 +139,7 @@ func main() {
 	for number := 0; number < workers; number++ {
 		group.Add(1)
 		stale := time.Duration(stale) * time.Millisecond
-		one := worker{client, stale, map[string][]write{}, map[string]last{}, &made, &lock}
+		one := worker{client, cached, stale, map[string][]write{}, map[string]last{}, &made, &lock}
 		go func(number int) {
 			defer group.Done()
 			for !over.Load() {
@@ -182,27 +196,60 @@ func (one *worker) add(key string) {
 	one.lasts[key] = last{value, unknown}
 }
 
+func (one *worker) set(key string, value int64) error {
+	if one.cached == nil {
+		return one.client.Set(context.Background(), key, value, 0).Err()
+	}
+	command := one.cached.B().Set().Key(key).Value(strconv.FormatInt(value, 10)).Build()
+	return one.cached.Do(context.Background(), command).Error()
+}
+
+// The number, 0 without any, and whether it was kept.
+func (one *worker) get(key string) (int64, bool, error) {
+	if one.cached == nil {
+		value, err := one.client.Get(context.Background(), key).Int64()
+		if err == redis.Nil {
+			return 0, false, nil
+		}
+		return value, false, err
+	}
+	command := one.cached.B().Get().Key(key).Cache()
+	reply := one.cached.DoCache(context.Background(), command, time.Hour)
+	value, err := reply.AsInt64()
+	if rueidis.IsRedisNil(err) {
+		err = nil
+	}
+	return value, reply.IsCacheHit(), err
+}
+
 func (one *worker) setAndGet(key string) {
 	one.lock.Lock()
 	next := one.made.Counts[key] + 1
 	one.lock.Unlock()
-	_, err := one.client.Set(context.Background(), key, next, 0).Result()
-	if err == nil {
-		one.writes[key] = append(one.writes[key], write{time.Now(), next})
-	}
-	begin := time.Now()
-	value, getErr := one.client.Get(context.Background(), key).Int64()
-	if getErr == redis.Nil {
-		value, getErr = 0, nil
-	}
-	one.lock.Lock()
-	defer one.lock.Unlock()
+	err := one.set(key, next)
 	if err != nil {
+		one.lock.Lock()
+		defer one.lock.Unlock()
 		one.fail("SET %s: %v", key, err)
 		return
 	}
+	one.writes[key] = append(one.writes[key], write{time.Now(), next})
+	one.getAndCheck(key, next)
+	for again := 0; one.cached != nil && again < 3; again++ {
+		one.getAndCheck(key, next)
+	}
+}
+
+func (one *worker) getAndCheck(key string, next int64) {
+	begin := time.Now()
+	value, hit, getErr := one.get(key)
+	one.lock.Lock()
+	defer one.lock.Unlock()
 	one.made.Counts[key] = next
 	one.made.Reads++
+	if hit {
+		one.made.Hits++
+	}
 	if least := one.least(key, begin); getErr != nil {
 		one.fail("GET %s: %v", key, getErr)
 	} else if value < least || value > next {

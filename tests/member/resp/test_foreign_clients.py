@@ -7,10 +7,11 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -86,7 +87,7 @@ class Program:
     """A program that is running; `seen` is what it printed, once it has ended."""
 
     keys: list[bytes]
-    seen: dict[str, dict[str, int]]
+    seen: dict[str, Any]
     process: asyncio.subprocess.Process
 
     async def end(self) -> None:
@@ -161,3 +162,21 @@ async def test_what_may_be_repeated_goes_on_when_an_owner_dies(tmp_path: Path, c
             await forwards_nothing(made)
             await program.end()
         await check(made, program)
+
+
+@pytest.mark.parametrize("changes", [change_owners, join_and_leave])
+async def test_rueidis_keeps_nothing_old_while_owners_change(
+    tmp_path: Path, changes: Callable[[Cluster], Awaitable[None]]
+) -> None:
+    """It asks for each key that it keeps: CLIENT CACHING, then PTTL and GET in one transaction."""
+    async with cluster(tmp_path, 3) as made:
+        if changes is change_owners:
+            for member in made.members.values():
+                await member.start_transfer()
+        async with running(made, "go-redis", "cache") as program:
+            await asyncio.sleep(1.0)
+            await changes(made)
+            await asyncio.sleep(1.0)
+            await program.end()
+        await check(made, program)
+        assert program.seen["hits"] > 100
