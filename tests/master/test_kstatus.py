@@ -469,6 +469,9 @@ OTHERS = {
     "AtQuota": "of QuotaReached: its settings are in use all the same",
     "BelowQuota": "of QuotaReached",
     "NoQuota": "of QuotaReached",
+    "NotAsked": "of Secured",
+    "CertificateUnusable": "of CertificatesHealthy: members keep the certificates that they have",
+    "CertificateEnds": "of CertificatesHealthy",
 }
 
 

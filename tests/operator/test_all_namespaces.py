@@ -1,6 +1,7 @@
 """One operator for all namespaces, with the rights of the chart and no other, on a real API server."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ def login(plane: ControlPlane, namespace: str, folder: Path) -> Path:
     return path
 
 
+async def exists(api: Api, namespace: str, secret: str) -> bool:
+    return await api.find(SECRETS, namespace, secret) is not None
+
+
 async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
     control_plane: ControlPlane,
     installed: Installed,
@@ -80,21 +85,24 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
         "STELE_MEMBER_SERVICE_ACCOUNT": "default",
         "STELE_SPARK_CLUSTER_ROLE": f"{namespace}-stele-spark",
         "STELE_SETUP_CLUSTER_ROLE": f"{namespace}-stele-spark-setup",
+        "STELE_SECRETS_CLUSTER_ROLE": f"{namespace}-stele-secrets",
         "STELE_LEASE_NAME": "stele-operator",
     }
     stage = Stage(api, tenant, None, operator)  # type: ignore[arg-type]
-    await api.create(CLUSTERS, tenant, cluster("demo", 1, replicas=1, migration={"engine": "Auto"}))
+    spec = {"migration": {"engine": "Auto"}, "security": {"clients": {"tls": "Optional"}}}
+    await api.create(CLUSTERS, tenant, cluster("demo", 1, replicas=1, **spec))
     await operator.start()
     try:
 
-        async def said() -> dict[str, Any]:
+        async def said(type_: str = "SparkReady") -> dict[str, Any]:
             conditions = ((await stage.cluster()).get("status") or {}).get("conditions", [])
-            return next((each for each in conditions if each["type"] == "SparkReady"), {})
+            return next((each for each in conditions if each["type"] == type_), {})
 
         async def lacks_rights() -> bool:
-            return (await said()).get("reason") == Reason.NO_SECRET_RIGHTS
+            reasons = {(await said(type_)).get("reason") for type_ in ("SparkReady", "CertificatesHealthy")}
+            return reasons == {Reason.NO_SECRET_RIGHTS}
 
-        await stage.until("SparkReady False", lacks_rights)
+        await stage.until("neither Spark nor certificates", lacks_rights)
         pod = await api.get(PODS, tenant, "demo-0")
         assert pod["spec"]["serviceAccountName"] == "default"
         with pytest.raises(NotFound):
@@ -106,9 +114,10 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
             control_plane.kubectl(
                 "create", "rolebinding", name, "-n", tenant, f"--clusterrole={role}", "--user=alice"
             )
-        command = re.search(r"kubectl (-n \S+ create rolebinding .*?) \(", (await said())["message"])
-        assert command is not None
-        control_plane.kubectl(*command[1].split(), "--as=alice")
+        for type_ in ("SparkReady", "CertificatesHealthy"):
+            command = re.search(r"kubectl (-n \S+ create rolebinding .*?) \(", (await said(type_))["message"])
+            assert command is not None
+            control_plane.kubectl(*command[1].split(), "--as=alice")
 
         async def has_copier() -> bool:
             try:
@@ -118,11 +127,14 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
             return (await said())["status"] == "True"
 
         await stage.until("a copier", has_copier)
+        await stage.until("a certificate", partial(exists, api, tenant, "demo-0-tls"))
         secret = await api.get(SECRETS, tenant, "stele-spark-auth")
         assert len(secret["data"]["secret"]) > 64
         spark = Installed(control_plane, tenant)
         assert spark.rights("stele-spark") == {"pods": CHANGE - {"update"} | {"deletecollection"}}
         accounts = {"serviceaccounts": {"get", "create"}}
-        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts
+        given = {"secrets": {"get", "create", "update", "delete"}}
+        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts | given
+        assert "secrets" not in installed.rights(ACCOUNT, "default")
     finally:
         await operator.end()

@@ -86,6 +86,13 @@ true
   verbs: [get]
 {{- end -}}
 
+{{/* What the operator may do with Secrets: those of certificates and users, by name. Never bound for all namespaces. */}}
+{{- define "stele.secretRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, update, delete]
+{{- end -}}
+
 {{/* What a copier may do in its namespace. */}}
 {{- define "stele.sparkRules" -}}
 - apiGroups: [""]

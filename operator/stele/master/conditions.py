@@ -4,6 +4,7 @@ from stele.core.control.failover.repair import unusable
 from stele.core.control.rebalance.copy_scheduling import waiting_for_space
 from stele.core.control.rebalance.copy_waves import cannot_end
 from stele.core.control.state import State
+from stele.master.client_security import client_security
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
 from stele.master.lost_volumes import unavailable_volumes
 from stele.master.view import View
@@ -26,6 +27,8 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
         found = tuple(each for each in found if each.type != ConditionType.TOPOLOGY_KNOWN)
     if not spark:
         found = tuple(each for each in found if each.type != ConditionType.SPARK_READY)
+    secure = client_security(cluster, view.security)
+    found = tuple(each for each in found if each.type != ConditionType.CERTIFICATES_HEALTHY)
     observed = [
         *progress_conditions(_verdict(cluster, view)),
         _available(view),
@@ -37,6 +40,7 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
         _paused(view),
         *topology,
         *spark,
+        *secure,
     ]
     return with_conditions(found, observed, cluster.metadata.generation, view.clock)
 

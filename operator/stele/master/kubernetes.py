@@ -44,6 +44,7 @@ from stele.master.pods import has_ended, ready_address, restarts_of
 from stele.master.restarts import Restarts
 from stele.master.revision import outdated_pod
 from stele.master.revision_history import RevisionHistory
+from stele.master.security import ClusterSecurity
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status
 from stele.master.view import View, partition_counts
@@ -97,6 +98,7 @@ class KubernetesClusterObjects:
         self._keyspaces = keyspaces.KeyspaceObjects(
             api, cache, _keyspace_store(api, cluster), cluster.metadata.namespace, cluster.metadata.name
         )
+        self._security = ClusterSecurity(api, settings, cluster.metadata.namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._read: Object | None = None
         self.unreadable: Unreadable | None = None
@@ -140,7 +142,8 @@ class KubernetesClusterObjects:
         return self._cluster.spec.partitions
 
     def desired(self) -> DesiredSpec:
-        return replace(desired_spec_of(self.cluster()), groups=self._keyspaces.groups)
+        desired = replace(desired_spec_of(self.cluster()), groups=self._keyspaces.groups)
+        return self._security.told(desired, self.cluster())
 
     def member_objects(self) -> tuple[MemberObject, ...]:
         """Return the cluster's members with their pods, without objects that cannot be parsed."""
@@ -238,6 +241,7 @@ class KubernetesClusterObjects:
         claim = manifests.kept_claim(manifests.claim(cluster, index), cluster)
         if await children.create(CLAIMS, claim, self.volumes_uid) is None:
             return
+        await self._security.ensure_member(cluster, model, self._clock_at(self._now()))
         body = manifests.member_pod(cluster, model, self._settings.members)
         await children.ensure(PODS, body, model.metadata.uid)
 
@@ -281,6 +285,8 @@ class KubernetesClusterObjects:
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
             await children.apply(BUDGETS, budget, uid)
         await self._ensure_copier(cluster)
+        listed = [member for _, member in self._members.listed]
+        await self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
         await self._revisions.note(cluster)
         await self._ensure_keyspaces()
 
@@ -365,7 +371,7 @@ class KubernetesClusterObjects:
             self.name,
             self.requests(),
             unknown,
-            self._but_foreign(self._children.taken()),
+            self._but_foreign((*self._children.taken(), *self._security.taken)),
             updated,
             outdated,
             resizing,
@@ -376,6 +382,7 @@ class KubernetesClusterObjects:
             self._nodes.unreadable(),
             self._members.maintenance_problems(),
             manifests.member_image(cluster, self._settings.members),
+            self._security.facts(cluster, self.desired()),
         )
 
     async def _write_members(self, view: View) -> None:

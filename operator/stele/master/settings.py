@@ -57,6 +57,11 @@ class Settings:
         "ClusterRole that lets the operator set Spark up in a namespace, for messages",
         default="stele-spark-setup",
     )
+    secrets_role: str = setting(
+        "STELE_SECRETS_CLUSTER_ROLE",
+        "ClusterRole that lets the operator make certificates in a namespace, for messages",
+        default="stele-secrets",
+    )
     lease_name: str = setting(
         "STELE_LEASE_NAME", "Lease that makes one process the master", default="stele-operator"
     )

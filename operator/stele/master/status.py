@@ -71,6 +71,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
             log_used=_log_used(state),
         ),
         rebalance=rebalance if progress is not None else "",
+        security=view.security.status,
         conditions=cluster_conditions(cluster, view),
     )
 

@@ -13,7 +13,8 @@ from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import MAX_REPLICAS, MemberIndex
 from stele.core.table.table import version_sum
-from stele.model.cluster_status import PartitionCounts
+from stele.model.cluster_status import PartitionCounts, SecurityStatus
+from stele.model.conditions import Reason
 
 OUTDATED_SHOWN = 20
 """Objects that a condition's message lists."""
@@ -30,6 +31,18 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
     )
     safe = total - table.lacking(replicas) - silent
     return PartitionCounts(total=total, safe=safe, under_replicated=total - safe - lost, lost=lost)
+
+
+@dataclass(frozen=True)
+class SecurityFacts:
+    """What is in force towards clients. `problem` is why certificates are not as they should be, with its
+    reason; `waits` what the TLS that is asked for waits for."""
+
+    status: SecurityStatus = field(default_factory=SecurityStatus)
+    reason: Reason = Reason.AS_DESIRED
+    problem: str = ""
+    waits: str = ""
+    changes_ca: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class View:
     nodes_problem: str = ""
     maintenance_problems: Mapping[MemberIndex, str] = field(default_factory=dict)
     member_image: str = ""
+    security: SecurityFacts = field(default_factory=SecurityFacts)
 
     @property
     def formed(self) -> bool:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from stele.core.control.commands import ClusterState
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.model.common import Model, count
 from stele.model.conditions import Conditions, conditions_field
 
@@ -73,6 +74,19 @@ class CopySpace(Model):
     """Log that copies need now, at the member where that is most."""
 
 
+class SecurityStatus(Model):
+    """What is in force towards clients."""
+
+    tls: ClientTls | None = None
+    """TLS on the ports of clients."""
+    client_certificates: ClientCertificates | None = None
+    """Certificates of clients."""
+    auth: ClientAuth | None = None
+    """Whether clients must authenticate."""
+    days_left: int | None = Field(default=None, json_schema_extra={"format": "int64"})
+    """Whole days until the first certificate of members or CA ends; below zero once it has."""
+
+
 class TabletClusterStatus(Model):
     """Observed state of the cluster. Written by the operator only."""
 
@@ -103,4 +117,5 @@ class TabletClusterStatus(Model):
     copy_space: CopySpace = Field(default_factory=CopySpace)
     rebalance: str = ""
     """Name of the TabletRebalance of the current plan."""
+    security: SecurityStatus = Field(default_factory=SecurityStatus)
     conditions: Conditions = conditions_field()

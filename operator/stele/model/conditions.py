@@ -39,6 +39,8 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
     TOPOLOGY_KNOWN = "TopologyKnown"
     SPARK_READY = "SparkReady"
+    SECURED = "Secured"
+    CERTIFICATES_HEALTHY = "CertificatesHealthy"
     QUOTA_REACHED = "QuotaReached"
 
 
@@ -75,6 +77,9 @@ class Reason(StrEnum):
     WAITING = "Waiting"
     WAITS_FOR_APPROVAL = "WaitsForApproval"
     NO_SECRET_RIGHTS = "NoSecretRights"
+    CERTIFICATE_UNUSABLE = "CertificateUnusable"
+    CERTIFICATE_ENDS = "CertificateEnds"
+    NOT_ASKED = "NotAsked"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
     VOLUME_TOO_SMALL = "VolumeTooSmall"

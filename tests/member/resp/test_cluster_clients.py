@@ -5,10 +5,10 @@ import socket
 import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -230,12 +230,15 @@ async def test_what_may_be_repeated_goes_on_when_an_owner_dies(tmp_path: Path) -
                     assert 0 < count <= int(await client.get(key)) <= count + worker.unknown[key]
 
 
-async def test_reads_from_backups_are_recent_while_owners_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [AsyncRedisCluster, RedisCluster], ids=["asyncio", "threads"])
+async def test_reads_from_backups_are_recent_while_owners_change(
+    tmp_path: Path, kind: type[AsyncRedisCluster | RedisCluster]
+) -> None:
     """Each read has what was acknowledged a lease before it began, and no connection sees time go back."""
     async with cluster(tmp_path, 3) as made:
         for member in made.members.values():
             await member.start_transfer()
-        reader = AsyncRedisCluster(
+        reader = kind(
             host=made.members[0].host,
             port=made.ports[CLUSTER_PORT],
             load_balancing_strategy=LoadBalancingStrategy.ROUND_ROBIN_REPLICAS,
@@ -243,14 +246,17 @@ async def test_reads_from_backups_are_recent_while_owners_change(tmp_path: Path)
         keys, over, failures = keys_of(made), asyncio.Event(), list[str]()
         written: dict[bytes, list[tuple[float, int]]] = {key: [] for key in keys}
 
+        async def run(command: Callable[..., Any], *args: Any) -> Any:
+            return await (command(*args) if kind is AsyncRedisCluster else asyncio.to_thread(command, *args))
+
         async def work(some: list[bytes]) -> None:
             for number in count(1):
                 for key in some:
                     try:
-                        await reader.set(key, number)
+                        await run(reader.set, key, number)
                         written[key].append((time.monotonic(), number))
                         begin = time.monotonic()
-                        found = int(await reader.get(key) or 0)
+                        found = int(await run(reader.get, key) or 0)
                         least = max((n for at, n in written[key] if at <= begin - LEASE_SECONDS), default=0)
                         if not least <= found <= number:
                             failures.append(f"{key!r} is {found}, not {least} to {number}")
@@ -259,13 +265,13 @@ async def test_reads_from_backups_are_recent_while_owners_change(tmp_path: Path)
                 if over.is_set():
                     return
 
-        async with reader:
-            workers = [asyncio.ensure_future(work(keys[n::3])) for n in range(3)]
-            await asyncio.sleep(0.5)
-            await change_owners(made)
-            await asyncio.sleep(1.0)
-            over.set()
-            await asyncio.gather(*workers)
+        workers = [asyncio.ensure_future(work(keys[n::3])) for n in range(3)]
+        await asyncio.sleep(0.5)
+        await change_owners(made)
+        await asyncio.sleep(1.0)
+        over.set()
+        await asyncio.gather(*workers)
+        await (reader.aclose() if isinstance(reader, AsyncRedisCluster) else run(reader.close))
         assert failures == []
         assert await of_info(made, "backup_reads") > 0
 
@@ -400,3 +406,43 @@ async def test_redis_cli_and_benchmark_follow_the_map(tmp_path: Path) -> None:
         async with redis.asyncio.Redis(host=made.members[1].host, port=made.ports[0]) as client:
             for key, count in counts.items():
                 assert int(await client.get(key)) == count > 0
+
+
+async def test_redis_cli_goes_on_at_another_member_when_an_owner_dies(tmp_path: Path) -> None:
+    """Started again for each command: one that runs on knows nothing but the address it was sent to last."""
+    async with cluster(tmp_path, 3) as made:
+        keys, over = keys_of(made)[: made.partitions], asyncio.Event()
+        counts, unknown, failures = dict.fromkeys(keys, 0), Counter[bytes](), list[str]()
+        command = ["redis-cli", "-c", "-e", "-h", made.members[0].host, "-p", str(made.ports[CLUSTER_PORT])]
+
+        async def work(some: list[bytes]) -> None:
+            for key in cycle(some):
+                if over.is_set() and all(counts[each] for each in some):
+                    return
+                process = await asyncio.create_subprocess_exec(
+                    *command, "INCR", key, stdout=PIPE, stderr=STDOUT
+                )
+                text = (await asyncio.wait_for(process.communicate(), 20))[0].decode().strip()
+                if process.returncode == 0:
+                    counts[key] += 1
+                    if not counts[key] <= int(text) <= counts[key] + unknown[key]:
+                        failures.append(f"{key!r} is {text} after {counts[key]}")
+                elif text.startswith(CLOSED):
+                    unknown[key] += not text.startswith("CLUSTERDOWN")
+                else:
+                    failures.append(text)
+
+        workers = [asyncio.ensure_future(work(keys[n::2])) for n in range(2)]
+        await asyncio.sleep(0.5)
+        await die(made)
+        await asyncio.sleep(1.0)
+        over.set()
+        await asyncio.gather(*workers)
+        assert failures == []
+        async with AsyncRedisCluster(host=made.members[0].host, port=made.ports[CLUSTER_PORT]) as client:
+            for key, count in counts.items():
+                assert 0 < count <= int(await client.get(key)) <= count + unknown[key]
+
+
+CLOSED = ("Could not connect", "Error: Server closed", "Error: Connection reset", "UNCERTAIN", "CLUSTERDOWN")
+"""What redis-cli prints when the death of an owner ends a command."""

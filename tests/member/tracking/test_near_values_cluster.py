@@ -63,3 +63,21 @@ async def test_a_write_that_an_owner_took_too_late_is_read(tmp_path: Path) -> No
             await made.publish([owner])
             assert await writing == "OK"
             assert await client.call("GET", key) == b"2"
+
+
+async def test_nothing_is_kept_of_an_owner_that_dies(tmp_path: Path) -> None:
+    """What a lite member keeps of a dead owner is not answered once the next one took a write."""
+    async with cluster(tmp_path, 2) as made:
+        await with_near_caches(made)
+        client, other = [await Connection.open(made.ports[0], made.members[each].host) for each in (LITE, 0)]
+        keys = {p: key_in(p, made.partitions) for p, row in made.rows.items() if row.replicas[0] == 1}
+        for key in keys.values():
+            await client.call("SET", key, "1")
+            await cached(made, client, key)
+        await made.members[1].kill()
+        await made.lose(1)
+        for key in keys.values():
+            assert await other.call("SET", key, "2") == "OK"
+            assert await client.call("GET", key) == b"2"
+            await cached(made, client, key)
+            assert await client.call("GET", key) == b"2"

@@ -89,6 +89,12 @@ def _near_caches(seed: int) -> Profile:
     )
 
 
+def _near_caches_of_lite_members(seed: int) -> Profile:
+    """In a quarter of the runs users make members lite, which keep what they read, and data members again."""
+    drawn = _near_caches(seed)
+    return drawn if seed % 4 != 3 else replace(drawn, faults=(*drawn.faults, *(CHANGE_ROLE,) * 4))
+
+
 def _tracking(seed: int) -> Profile:
     """Clients on Redis connections keep what they read, and are told when it changes.
 
@@ -275,7 +281,7 @@ CLIENTS: Families = {
     "async": _async,
     "redis": _redis,
     "reads": _reads,
-    "near caches": _near_caches,
+    "near caches": _near_caches_of_lite_members,
     "tracking": _tracking,
     "invalidation": _invalidation,
     "cluster": _cluster,

@@ -521,7 +521,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     None when nothing of it has changed since report `base`. `groups_version` is that of the groups of
     partitions in use, which are on its volume; `groups` are there with its table. `vacant` are keyspaces of
     that catalog which get partitions of their own, and have nothing in what the member owns by `stamp`.
-    `in_doubt` counts transactions that only a user can end, in partitions that the member owns.
+    `in_doubt` counts transactions that only a user can end, in partitions that the member owns. `identity` is
+    the digest of the certificate that the process uses (wire.identity), empty without one.
     """
 
     code: str
@@ -561,3 +562,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     groups: PartitionGroups = NO_GROUPS
     in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0
     vacant: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] = ()
+    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""

@@ -60,7 +60,8 @@ class DesiredSpec:
     `snapshot_space` are bytes, see `MemberSettings`. A member that stays away is replaced after
     `replace_after_seconds`; 0: never. A change of state waits for copies that are under way, or with
     `rollback_copies` rolls them back. `groups` are those of keyspaces; one that the table has stays, also
-    when it is not desired any more.
+    when it is not desired any more. What clients must bring is None while it is not ready: members keep what
+    they have.
     """
 
     members: int
@@ -87,9 +88,9 @@ class DesiredSpec:
     recovery: Recovery | None = None
     announce: Announce = POD_ADDRESSES
     groups: tuple[DesiredGroup, ...] = ()
-    client_tls: ClientTls = ClientTls.OFF
-    client_certificates: ClientCertificates = ClientCertificates.IGNORE
-    auth: ClientAuth = ClientAuth.OFF
+    client_tls: ClientTls | None = ClientTls.OFF
+    client_certificates: ClientCertificates | None = ClientCertificates.IGNORE
+    auth: ClientAuth | None = ClientAuth.OFF
 
     @property
     def member_settings(self) -> MemberSettings:

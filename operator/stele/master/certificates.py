@@ -1,0 +1,257 @@
+"""Keeps the CA of one cluster and the certificates of its members in Secrets.
+
+Each round reads what may have changed, writes what is missing or due, and takes at most one step of a change
+of the CA. Every write is a compare-and-set of one Secret, and what it wrote decides what the next one is: a
+round may end anywhere, and the next one goes on.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stele.adapters.kubernetes.secret_store import TLS, Content, Mark, SecretStore, StoredSecret
+from stele.adapters.pki.certificates import (
+    Names,
+    Pair,
+    check_pair,
+    is_signed_by,
+    make_authority,
+    read_certificate,
+    sign_leaf,
+)
+from stele.core.security.rotation import CA_DAYS, LEAF_DAYS, Step, Validity, next_step
+from stele.errors import Conflict, Corrupt, SteleError
+from stele.master.authority import (
+    CERTIFICATE,
+    KEY,
+    TRUSTED,
+    Authority,
+    bundle_name,
+    ca_name,
+    member_names,
+    validity_of,
+)
+from stele.master.manifests import labels, owned_by_cluster, owner_reference
+from stele.master.secret_volumes import tls_name
+from stele.model import TabletCluster, TabletMember
+from stele.model.ownership import NameLeaves, NameTaken
+from stele.wire.identity import identity_digest
+
+RENEW_CA = "stele.dev/renew-ca"
+"""Annotation of a TabletCluster: any new value changes the CA at once."""
+
+LOOK_SECONDS = 300.0
+"""Seconds until a Secret is read again, in case others changed or deleted it."""
+
+NAMES_SHOWN = 5
+"""Members that a message lists."""
+
+REQUESTS_PER_ROUND_MAX = 16
+"""Reads and writes of members' Secrets in one round, so that they delay no heartbeat."""
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A Secret of a member that was found right for this CA and these names until `renew_at`."""
+
+    secret: StoredSecret
+    authority: Authority
+    names: Names
+    ends: float
+    renew_at: float
+
+    @property
+    def digest(self) -> str:
+        return identity_digest(self.secret.data[CERTIFICATE], self.secret.data[TRUSTED])
+
+    def fits(self, authority: Authority, names: Names, now: float) -> bool:
+        return (self.authority, self.names) == (authority, names) and now < self.renew_at
+
+
+class Certificates:
+    """`days_left` is of the certificate that ends first, CA included; None while there is none.
+
+    `waits` is why not every member uses what was written last, as of the last round that came to its end.
+    """
+
+    def __init__(self, store: SecretStore) -> None:
+        self._store = store
+        self._known: dict[str, tuple[StoredSecret, float]] = {}
+        self._checked: dict[str, _Checked] = {}
+        self._left = 0
+        self.days_left: int | None = None
+        self.waits = "certificates are made"
+        self.changes_ca = False
+
+    async def ensure(
+        self,
+        cluster: TabletCluster,
+        members: Sequence[TabletMember],
+        reported: Mapping[str, str],
+        now: float,
+    ) -> None:
+        """Make and renew what is due. `reported` has the digest of the certificate that each member uses.
+
+        Raises Refused without rights on Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for
+        a CA that cannot be used, and what the API server raises.
+        """
+        self._left = REQUESTS_PER_ROUND_MAX
+        mark = _mark(cluster)
+        authority = await self._authority(cluster, mark, now)
+        bundle = Content({TRUSTED: authority.trusted})
+        await self._keep(bundle_name(cluster.metadata.name), bundle, mark, now)
+        await self._all_members(cluster, members, authority, now)
+        self._look_at(cluster, members, authority, reported, now)
+        asked = cluster.metadata.annotations.get(RENEW_CA, "")
+        used = not self.waits
+        step = next_step(authority.state, asked, everybody_uses_it=used, now=now)
+        if step is not Step.KEEP:
+            fresh = await _new_authority(cluster, now) if step is Step.ADD_NEXT else authority.current
+            after = authority.after(step, asked, now, fresh)
+            await self._keep(ca_name(cluster.metadata.name), after.content, mark, now)
+
+    async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
+        """Make the certificate of one member, so that its pod starts with it. Raises as `ensure` does."""
+        self._left = REQUESTS_PER_ROUND_MAX
+        await self._member(cluster, member, await self._authority(cluster, _mark(cluster), now), now)
+
+    async def _all_members(
+        self, cluster: TabletCluster, members: Sequence[TabletMember], authority: Authority, now: float
+    ) -> None:
+        """Make what is due for all of them, also when one cannot have its Secret."""
+        failed: SteleError | None = None
+        for member in members:
+            try:
+                await self._member(cluster, member, authority, now)
+            except (NameTaken, NameLeaves, Conflict) as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _look_at(
+        self,
+        cluster: TabletCluster,
+        members: Sequence[TabletMember],
+        authority: Authority,
+        reported: Mapping[str, str],
+        now: float,
+    ) -> None:
+        names, wanted = [member.metadata.name for member in members], cluster.spec.members
+        self._checked = {name: each for name, each in self._checked.items() if name in names}
+        right = {name: each for name, each in self._checked.items() if each.authority == authority}
+        if lacking := [name for name in names if name not in right]:
+            self.waits = f"certificates are made for {_listed(lacking)}"
+        elif behind := [name for name in names if reported.get(name) != right[name].digest]:
+            self.waits = f"{_listed(behind)} do not use their newest certificate yet"
+        else:
+            self.waits = "" if len(names) >= wanted else f"{len(names)} of {wanted} members exist"
+        validity = authority.validity
+        ends = min([validity.ends, *(each.ends for each in self._checked.values())])
+        self.days_left = Validity(validity.begins, ends).days_left(now)
+        self.changes_ca = authority.next is not None or bool(authority.old)
+
+    async def _authority(self, cluster: TabletCluster, mark: Mark, now: float) -> Authority:
+        name = ca_name(cluster.metadata.name)
+        found = await self._read(name, mark, now)
+        if found is None:
+            content = Authority(await _new_authority(cluster, now)).content
+            found = self._note(await self._store.create(name, content, mark), now)
+        return Authority.read(found)
+
+    async def _member(
+        self, cluster: TabletCluster, member: TabletMember, authority: Authority, now: float
+    ) -> None:
+        own, names = member.metadata.name, member_names(cluster, member.metadata.name)
+        if tls_name(own) not in self._known and not self._may_ask():
+            return
+        found = await self._read(tls_name(own), mark := _mark(cluster, member), now)
+        if found is not None and (self._is_right(own, found, authority, names, now) or not self._may_ask()):
+            return
+        leaf = await asyncio.to_thread(sign_leaf, authority.current, names, now, LEAF_DAYS)
+        content = Content(
+            {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: authority.trusted}, type=TLS
+        )
+        written = await self._keep(tls_name(own), content, mark, now)
+        self._is_right(own, written, authority, names, now)
+
+    def _is_right(
+        self, own: str, secret: StoredSecret, authority: Authority, names: Names, now: float
+    ) -> bool:
+        """Return whether the member's certificate needs no renewal; each version of it is parsed once."""
+        before = self._checked.get(own)
+        if before is not None and before.secret is secret and before.fits(authority, names, now):
+            return True
+        good = _check(secret, authority, names, now)
+        if good is not None:
+            self._checked[own] = good
+        return good is not None
+
+    async def _keep(self, name: str, content: Content, mark: Mark, now: float) -> StoredSecret:
+        """Return the Secret with this content, which is written unless it has it."""
+        found = await self._read(name, mark, now)
+        if found is None:
+            return self._note(await self._store.create(name, content, mark), now)
+        if found.says(content):
+            return found
+        try:
+            return self._note(await self._store.replace(found, content, mark), now)
+        except Conflict:
+            del self._known[name]
+            raise
+
+    async def _read(self, name: str, mark: Mark, now: float) -> StoredSecret | None:
+        """Return the Secret as known, or as it is when it was not looked at for a while."""
+        known = self._known.get(name)
+        if known is not None and (now - known[1] < LOOK_SECONDS or not self._may_ask()):
+            return known[0]
+        found = await self._store.read(name, mark)
+        if found is None:
+            self._known.pop(name, None)
+            return None
+        same = known is not None and known[0].stored["metadata"] == found.stored["metadata"]
+        return self._note(known[0] if known is not None and same else found, now)
+
+    def _note(self, secret: StoredSecret, now: float) -> StoredSecret:
+        self._known[secret.name] = (secret, now)
+        return secret
+
+    def _may_ask(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+def _mark(cluster: TabletCluster, member: TabletMember | None = None) -> Mark:
+    name, uid = cluster.metadata.name, cluster.volumes_uid
+    if member is None:
+        return Mark(uid, owned_by_cluster(cluster), labels(name, "certificates"))
+    own = member.metadata.name
+    owner = owner_reference("TabletMember", own, member.metadata.uid)
+    return Mark(uid, owner, labels(name, "certificates", own))
+
+
+async def _new_authority(cluster: TabletCluster, now: float) -> Pair:
+    name = f"stele {cluster.metadata.namespace}/{cluster.metadata.name}"
+    return await asyncio.to_thread(make_authority, name, now, CA_DAYS)
+
+
+def _check(secret: StoredSecret, authority: Authority, names: Names, now: float) -> _Checked | None:
+    """Return None for a certificate that is to be made anew: broken, of another CA or name, or due."""
+    if secret.data.get(TRUSTED) != authority.trusted:
+        return None
+    certificate = secret.data.get(CERTIFICATE, b"")
+    try:
+        check_pair(Pair(certificate, secret.data.get(KEY, b"")))
+        facts = read_certificate(certificate)
+        signed = is_signed_by(certificate, authority.current.certificate)
+    except Corrupt:
+        return None
+    validity = validity_of(facts)
+    right = signed and (facts.uris, facts.hosts) == (names.uris, names.hosts)
+    if not right or now >= validity.renew_at:
+        return None
+    return _Checked(secret, authority, names, validity.ends, validity.renew_at)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,435 @@
+"""The CA and the certificates of a cluster in Secrets, on either API server, also when the operator ends."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, SECRETS
+from stele.adapters.pki.certificates import is_signed_by, read_certificate
+from stele.core.control.commands import ExchangeReply
+from stele.core.control.failure_detector import MemberLiveness, MemberObject
+from stele.core.control.state import State
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.errors import Conflict, Refused, Uncertain
+from stele.master.cache import Cache
+from stele.master.certificates import RENEW_CA, REQUESTS_PER_ROUND_MAX
+from stele.master.kubernetes import KubernetesClusterObjects
+from stele.master.settings import Settings
+from stele.model import TabletCluster
+from stele.wire.identity import identity_digest
+from tests.fakes.objects import body
+
+NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+SETTINGS = Settings("member:1", "spark:1", ("shop",), "stele", "test")
+SPEC = {
+    "members": 2,
+    "replicas": 2,
+    "partitions": 2,
+    "storage": {"size": "1Gi"},
+    "migration": {"engine": "Direct"},
+}
+TLS = {"security": {"clients": {"tls": "Required"}}}
+NAMES = ("demo-ca", "demo-ca-cert", "demo-0-tls", "demo-1-tls")
+
+
+class Killed(Exception):  # noqa: N818
+    """The operator ends here."""
+
+
+class Fused:
+    """A client of the API server that counts writes of Secrets, and kills the operator at one of them.
+
+    `before`: the write is not done; otherwise it is, and nobody hears of it.
+    """
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self.writes, self.kill_at, self.before = 0, -1, False
+        self.refuses = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def find(self, kind: Any, *rest: Any) -> Any:
+        if kind is SECRETS and self.refuses:
+            raise Refused("GET secrets: 403 forbidden", "FORBIDDEN")
+        return await self._api.find(kind, *rest)
+
+    async def create(self, kind: Any, *rest: Any) -> Any:
+        return await self._write(kind, self._api.create, rest)
+
+    async def replace(self, kind: Any, *rest: Any) -> Any:
+        return await self._write(kind, self._api.replace, rest)
+
+    async def _write(self, kind: Any, call: Any, rest: tuple[Any, ...]) -> Any:
+        if kind is not SECRETS:
+            return await call(kind, *rest)
+        self.writes += 1
+        if self.writes == self.kill_at and self.before:
+            raise Killed
+        done = await call(kind, *rest)
+        if self.writes == self.kill_at:
+            raise Killed
+        return done
+
+
+class Scene:
+    """A cluster of two members, which load what is in their Secrets when `load` says so."""
+
+    def __init__(self, api: Any, namespace: str) -> None:
+        self.api, self.namespace, self.now = Fused(api), namespace, NOON
+        self.cache = Cache(lambda _kind, _stored: None)
+        entries = {i: Member(i, f"demo-{i}", f"uuid-{i}", "10.0.0.1") for i in (0, 1)}
+        table = PartitionTable((Partition(1, (0, 1)), Partition(1, (1, 0))), entries)
+        self.state = State(1, table, 1, 2, 0.0, recovered=True)
+        for index, entry in entries.items():
+            liveness = self.state.membership.liveness[index] = MemberLiveness(
+                index, 0.0, answered_seconds=1.0
+            )
+            liveness.member_object = MemberObject(index, entry.name)
+        self.reads: dict[str, tuple[bytes, bytes]] = {}
+
+    async def begin(self, **spec: Any) -> None:
+        stored = await self.api.create(CLUSTERS, self.namespace, body(CLUSTERS, "demo", SPEC | spec))
+        self.cache.put(CLUSTERS, stored)
+        self.restart()
+
+    def restart(self) -> None:
+        """Another process takes over, which remembers nothing."""
+        stored = self.cache.get(CLUSTERS, self.namespace, "demo")
+        found = TabletCluster.read(stored)
+        assert isinstance(found, TabletCluster)
+        self.world = KubernetesClusterObjects(
+            self.api,  # type: ignore[arg-type]
+            self.cache,
+            SETTINGS,
+            found,
+            lambda _seconds: self.now,
+        )
+
+    async def round(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.world.refresh()
+            self.world.member_objects()
+            await self.world.ensure_shared()
+            for index in (0, 1):
+                await self.world.ensure_member(index)
+            self.world.member_objects()
+            await self.world.write_status(self.state, 1.0)
+
+    async def rounds_until_quiet(self) -> None:
+        quiet = 0
+        for _ in range(20):
+            before = self.api.writes
+            await self.round()
+            await self.load()
+            quiet = quiet + 1 if before == self.api.writes else 0
+            if quiet == 2:
+                return
+        raise AssertionError("it never comes to rest")
+
+    async def secret(self, name: str) -> dict[str, Any]:
+        found = await self.api._api.find(SECRETS, self.namespace, name)
+        assert found is not None, name
+        return dict(found)
+
+    async def data(self, name: str) -> dict[str, bytes]:
+        found = (await self.secret(name)).get("data", {}).items()
+        return {key: base64.b64decode(value) for key, value in found}
+
+    async def exists(self, name: str) -> bool:
+        return await self.api._api.find(SECRETS, self.namespace, name) is not None
+
+    async def load(self, *indexes: int) -> None:
+        """Members read what the kubelet has mounted, and report it."""
+        for index in indexes or (0, 1):
+            found = await self.data(f"demo-{index}-tls")
+            pair = self.reads[f"demo-{index}"] = found["tls.crt"], found["ca.crt"]
+            reply = ExchangeReply("OK", "", f"uuid-{index}", "c", 1, 1, 0, 1, identity=identity_digest(*pair))
+            self.state.membership.liveness[index].report = reply  # type: ignore[assignment]
+
+    def check_trust(self) -> None:
+        """Each member takes the certificate that every other shows."""
+        for shown, _ in self.reads.values():
+            for _, trusted in self.reads.values():
+                assert any(is_signed_by(shown, each) for each in split(trusted))
+
+    async def change(self, *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+        stored = await self.api.get(CLUSTERS, self.namespace, "demo")
+        meta = {**stored["metadata"], "annotations": annotations or {}}
+        changed = {**stored, "metadata": meta, "spec": {**stored["spec"], **spec}}
+        self.cache.put(CLUSTERS, await self.api.replace(CLUSTERS, self.namespace, changed))
+
+    async def condition(self, type_: str) -> tuple[str, str, str]:
+        status = (await self.api.get(CLUSTERS, self.namespace, "demo"))["status"]
+        found = next(each for each in status["conditions"] if each["type"] == type_)
+        return found["status"], found["reason"], found["message"]
+
+    async def security(self) -> dict[str, Any]:
+        status = (await self.api.get(CLUSTERS, self.namespace, "demo"))["status"]
+        return dict(status.get("security") or {})
+
+    @property
+    def told(self) -> str | None:
+        return self.world.desired().member_settings.client_tls
+
+
+def split(bundle: bytes) -> list[bytes]:
+    end = b"-----END CERTIFICATE-----\n"
+    return [each + end for each in bundle.split(end) if each]
+
+
+@pytest.fixture
+async def scene(place: tuple[Any, str]) -> Scene:
+    return Scene(*place)
+
+
+async def test_a_cluster_that_asks_for_nothing_has_no_secrets(scene: Scene) -> None:
+    await scene.begin()
+    await scene.round(3)
+    assert scene.api.writes == 0
+    assert scene.told == "Off"
+    assert (await scene.condition("Secured"))[:2] == ("False", "NotAsked")
+
+
+async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.round(2)
+    assert all([await scene.exists(name) for name in NAMES])
+    assert scene.told is None
+    status, reason, text = await scene.condition("Secured")
+    assert (status, reason) == ("False", "WaitsForMembers")
+    assert "demo-0, demo-1" in text
+    await scene.load(0)
+    await scene.round()
+    assert scene.told is None
+    await scene.load(1)
+    await scene.round(2)
+    assert scene.told == "Required"
+    in_force = await scene.security()
+    assert in_force.pop("daysLeft") in (29, 30)
+    assert in_force == {"tls": "Required", "clientCertificates": "Ignore", "auth": "Off"}
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    status, reason, text = await scene.condition("Secured")
+    assert (status, reason) == ("False", "NotAsked")
+    assert "spec.security.clients.auth is Off" in text
+
+
+async def test_a_level_that_was_reached_stays_for_a_new_master_and_a_renewed_certificate(
+    scene: Scene,
+) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    await scene.round()
+    assert scene.told == "Required"
+    scene.restart()
+    assert scene.told == "Required"
+    for liveness in scene.state.membership.liveness.values():
+        liveness.report = None
+    await scene.round()
+    assert scene.told == "Required"
+    await scene.change(security={"clients": {"tls": "Off"}})
+    await scene.round()
+    assert scene.told == "Off"
+    assert await scene.exists("demo-ca")
+
+
+async def test_secrets_say_whose_they_are_and_only_the_ca_has_its_key(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    uid = scene.world.cluster_uid
+    for name in NAMES:
+        found = await scene.secret(name)
+        assert found["metadata"]["labels"]["stele.dev/cluster-uid"] == uid
+        owner = found["metadata"]["ownerReferences"][0]
+        kind = "TabletMember" if name.endswith("-tls") else "TabletCluster"
+        assert owner["kind"] == kind
+        if kind == "TabletMember":
+            member = await scene.api.get(MEMBERS, scene.namespace, name.removesuffix("-tls"))
+            assert owner["uid"] == member["metadata"]["uid"]
+    assert set(await scene.data("demo-ca")) == {"tls.crt", "tls.key"}
+    assert set(await scene.data("demo-ca-cert")) == {"ca.crt"}
+    leaf = await scene.data("demo-0-tls")
+    assert set(leaf) == {"tls.crt", "tls.key", "ca.crt"}
+    facts = read_certificate(leaf["tls.crt"])
+    assert facts.uris == (f"stele://{uid}/member/demo-0",)
+    assert facts.hosts[:3] == ("demo", f"demo.{scene.namespace}", f"demo.{scene.namespace}.svc")
+    assert f"demo-0.demo-members.{scene.namespace}.svc" in facts.hosts
+    assert f"demo-0.member.{uid}.stele.invalid" in facts.hosts
+    assert "localhost" in facts.hosts
+    assert leaf["ca.crt"] == (await scene.data("demo-ca-cert"))["ca.crt"]
+
+
+async def test_a_certificate_is_renewed_after_two_thirds_of_its_life_and_when_it_was_broken(
+    scene: Scene,
+) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    before = await scene.data("demo-0-tls")
+    scene.now += timedelta(days=19)
+    await scene.rounds_until_quiet()
+    assert await scene.data("demo-0-tls") == before
+    scene.now += timedelta(days=2)
+    await scene.rounds_until_quiet()
+    renewed = await scene.data("demo-0-tls")
+    assert renewed["tls.crt"] != before["tls.crt"]
+    assert renewed["ca.crt"] == before["ca.crt"]
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    stored = await scene.secret("demo-1-tls")
+    broken = {**stored, "data": stored["data"] | {"tls.crt": base64.b64encode(b"x").decode()}}
+    await scene.api._api.replace(SECRETS, scene.namespace, broken)
+    scene.now += timedelta(hours=1)
+    await scene.rounds_until_quiet()
+    assert read_certificate((await scene.data("demo-1-tls"))["tls.crt"]).uris
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before the write", "after the write"])
+async def test_the_operator_ends_at_any_write_and_the_next_one_goes_on(
+    place: tuple[Any, str], before: bool
+) -> None:
+    """From nothing to certificates, then through a whole change of the CA: one kill at each write in turn."""
+    scene = Scene(*place)
+    await scene.begin(**TLS)
+    scene.api.before = before
+    kills = 0
+    for asked in ("", "1"):
+        if asked:
+            await scene.change(annotations={RENEW_CA: asked})
+        for _ in range(60):
+            scene.api.kill_at = scene.api.writes + 1 + before
+            try:
+                await scene.round()
+            except Killed:
+                kills += 1
+                scene.restart()
+            scene.api.kill_at = -1
+            for index in (0, 1):
+                if await scene.exists(f"demo-{index}-tls") and kills % 2 == index:
+                    await scene.load(index)
+            scene.check_trust()
+        await scene.rounds_until_quiet()
+        scene.check_trust()
+    ca = await scene.data("demo-ca")
+    assert set(ca) == {"tls.crt", "tls.key"}
+    for index in (0, 1):
+        leaf = await scene.data(f"demo-{index}-tls")
+        assert is_signed_by(leaf["tls.crt"], ca["tls.crt"])
+        assert leaf["ca.crt"] == ca["tls.crt"]
+    assert kills >= (5 if before else 8), kills
+
+
+async def test_a_changed_ca_is_another_one_and_waits_for_each_member(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    first = (await scene.data("demo-ca"))["tls.crt"]
+    await scene.change(annotations={RENEW_CA: "today"})
+    for _ in range(8):
+        await scene.round()
+        await scene.load(0)
+        scene.check_trust()
+    both = (await scene.data("demo-ca-cert"))["ca.crt"]
+    assert len(split(both)) == 2
+    assert is_signed_by((await scene.data("demo-0-tls"))["tls.crt"], first)
+    assert "the CA changes" in (await scene.condition("CertificatesHealthy"))[2]
+    await scene.rounds_until_quiet()
+    await scene.rounds_until_quiet()
+    last = (await scene.data("demo-ca"))["tls.crt"]
+    assert last != first
+    assert (await scene.data("demo-ca-cert"))["ca.crt"] == last
+    assert not is_signed_by((await scene.data("demo-1-tls"))["tls.crt"], first)
+    assert scene.told == "Required"
+
+
+@pytest.mark.parametrize("taken", NAMES)
+async def test_a_secret_of_others_is_left_alone_and_said(scene: Scene, taken: str) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": taken, "labels": {"app": "other"}},
+        "type": "Opaque",
+        "data": {"password": "aHVzaA=="},
+    }
+    stored = await scene.api._api.create(SECRETS, scene.namespace, theirs)
+    await scene.begin(**TLS)
+    await scene.round(3)
+    assert await scene.secret(taken) == stored
+    assert (await scene.condition("CertificatesHealthy"))[:2] == ("False", "NameTaken")
+    status, reason, text = await scene.condition("Stalled")
+    assert (status, reason) == ("True", "NameTaken")
+    assert f"Secret {taken}" in text
+    assert scene.told is None
+
+
+async def test_a_ca_that_others_broke_is_not_replaced(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    await scene.round()
+    stored = await scene.secret("demo-ca")
+    other = base64.b64encode((await scene.data("demo-0-tls"))["tls.key"]).decode()
+    broken = await scene.api._api.replace(
+        SECRETS, scene.namespace, {**stored, "data": stored["data"] | {"tls.key": other}}
+    )
+    scene.restart()
+    await scene.round(2)
+    assert (await scene.secret("demo-ca"))["data"] == broken["data"]
+    status, reason, text = await scene.condition("CertificatesHealthy")
+    assert (status, reason) == ("False", "CertificateUnusable")
+    assert "restore it" in text
+    assert scene.told == "Required"
+
+
+async def test_without_the_right_pods_start_and_the_command_is_said(scene: Scene) -> None:
+    scene.api.refuses = True
+    await scene.begin(**TLS)
+    await scene.round(3)
+    assert scene.told is None
+    for type_ in ("Secured", "CertificatesHealthy"):
+        status, reason, text = await scene.condition(type_)
+        assert (status, reason) == ("False", "NoSecretRights")
+        assert f"kubectl -n {scene.namespace} create rolebinding" in text
+        assert "--serviceaccount=stele:stele-operator" in text
+
+
+async def test_another_writer_wins_and_the_next_round_goes_on(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    stored = await scene.secret("demo-0-tls")
+    marked = {**stored, "metadata": {**stored["metadata"], "annotations": {"a": "b"}}}
+    await scene.api._api.replace(SECRETS, scene.namespace, marked)
+    scene.now += timedelta(days=21)
+    scene.world._security._certificates._known = {
+        name: (secret, scene.now.timestamp())
+        for name, (secret, _) in scene.world._security._certificates._known.items()
+    }
+    await scene.round()
+    await scene.rounds_until_quiet()
+    found = await scene.secret("demo-0-tls")
+    assert found["metadata"]["annotations"]["a"] == "b"
+    assert found["data"]["tls.crt"] != stored["data"]["tls.crt"]
+
+
+async def test_an_unknown_outcome_is_read_again(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    real = scene.api._api.create
+
+    async def uncertain(kind: Any, *rest: Any) -> Any:
+        done = await real(kind, *rest)
+        if kind is SECRETS:
+            raise Uncertain("POST secrets: no answer")
+        return done
+
+    scene.api.create = uncertain  # type: ignore[method-assign]
+    for _ in range(8):
+        try:
+            await scene.round()
+        except (Uncertain, Conflict):
+            continue
+    await scene.load()
+    await scene.round()
+    assert is_signed_by((await scene.data("demo-1-tls"))["tls.crt"], (await scene.data("demo-ca"))["tls.crt"])
+
+
+def test_a_round_delays_no_heartbeat() -> None:
+    assert REQUESTS_PER_ROUND_MAX * 2 <= 64
