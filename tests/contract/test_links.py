@@ -1,23 +1,29 @@
-"""One suite for the connections between members: over TCP on loopback, and in the simulation's network.
+"""One suite for the connections between members: over TCP on loopback, plain and in TLS, and in the
+simulation's network.
 
 What replication rests on: whole messages in order or none, and an end that both sides hear of once.
 """
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from stele.adapters.rpc.connection import Connection
+from stele.adapters.tls.identity import TlsIdentity
+from stele.adapters.tls.layer import TlsLayer
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, encode_frame
 from stele.wire.peer import Heartbeat, HelloRejected, Message, encode_message
 from tests.fakes.bridge import finish, pass_time
 from tests.fakes.loop import Clock, Handle, ProcessLoop
 from tests.fakes.network import Network
+from tests.fakes.pki import shared_ca
 
 PORT = 7000
 LOOKS_MAX = 1000
@@ -147,6 +153,38 @@ class Real:
         transport.resume_reading()
 
 
+class Encrypted(Real):
+    """The same inside of TLS: both show a certificate of the cluster's CA."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        identity = TlsIdentity(shared_ca().leaf().write(folder))
+        identity.look()
+        assert identity.contexts is not None
+        self._contexts = identity.contexts
+
+    async def listen(self, factory: Callable[[], Any]) -> Callable[[], None]:
+        context, make = self._contexts.servers[ssl.CERT_REQUIRED], self._kept(factory)
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(
+            lambda: TlsLayer(context, make, lambda failure: None, server_side=True), "127.0.0.1", 0
+        )
+        self.port = self.server.sockets[0].getsockname()[1]
+        return self.server.close
+
+    async def dial(self, factory: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        done, make = loop.create_future(), self._kept(factory)
+        _, layer = await loop.create_connection(
+            lambda: TlsLayer(self._contexts.client, make, done.set_result, server_side=False),
+            "127.0.0.1",
+            self.port,
+        )
+        assert await done == ""
+        await self.step()
+        return layer.inner
+
+
 class Simulated:
     def __init__(self) -> None:
         self.clock = Clock(1)
@@ -186,9 +224,10 @@ class Simulated:
         self.network.heal("here", "there")
 
 
-@pytest.fixture(params=["real", "simulated"])
-async def case(request: pytest.FixtureRequest) -> AsyncIterator[Case]:
-    made = Real() if request.param == "real" else Simulated()
+@pytest.fixture(params=["real", "encrypted", "simulated"])
+async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
+    cases: dict[str, Callable[[], Any]] = {"real": Real, "simulated": Simulated}
+    made = cases.get(request.param, lambda: Encrypted(tmp_path))()
     yield made
     if isinstance(made, Real):
         await made.close()
