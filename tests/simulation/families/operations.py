@@ -15,6 +15,7 @@ from tests.simulation.kinds import (
     PLANNED_STOP,
     QUARANTINE,
     RATES,
+    SLOW_LINK,
     UPDATES,
     UPGRADES,
     USERS_MOVES,
@@ -200,6 +201,21 @@ def _swaps(seed: int) -> Profile:
     )
 
 
+def _behind(seed: int) -> Profile:
+    """Owners that change places with backups that are behind, because messages between members are slow."""
+    return replace(
+        _swaps(seed),
+        replicas=2,
+        partitions=12,
+        clients=6,
+        think_seconds=(0.005, 0.02),
+        fsync=Fsync.NEVER,
+        chaos_seconds=20.0,
+        calm_seconds=0.5,
+        faults=(HAND_OVER,) * 3 + (SLOW_LINK,) * 3,
+    )
+
+
 def _quarantines(seed: int) -> Profile:
     """Partitions that move all the time and are lost for a while; users restore, purge and give up copies."""
     chance = random.Random(f"quarantines {seed}")
@@ -228,6 +244,7 @@ OPERATIONS: Families = {
     "plans": _plans,
     "mixed": _mixed,
     "swaps": _swaps,
+    "behind": _behind,
     "updates": _updates,
     "moves": _moves,
     "recoveries": _recoveries,
