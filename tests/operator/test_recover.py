@@ -20,6 +20,7 @@ from stele.adapters.kubernetes.api import (
 )
 from stele.core.kv.keyslot import partition_of
 from stele.errors import BadInput
+from stele.model.ownership import CLUSTER_UID_LABEL
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
 from tests.operator.test_operator_loss import KEYS, PARTITIONS, client_of, condition, until_condition
@@ -205,3 +206,32 @@ async def test_a_volume_that_cannot_be_used_is_left_out_and_kept(
             frozenset({0}),
             frozenset({2}),
         }
+
+
+async def test_volumes_of_two_clusters_are_not_mixed(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
+) -> None:
+    kubelet = real_kubelet
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        uid = await fill_and_delete(stage, kubelet)
+        claim = await api.get(CLAIMS, namespace, "demo-1")
+        claim["metadata"]["labels"][CLUSTER_UID_LABEL] = other = "7" + uid[1:]
+        claim = await api.replace(CLAIMS, namespace, claim)
+        instance = tmp_path / "demo-1" / "instance"
+        instance.write_bytes(instance.read_bytes().replace(uid.encode(), other.encode()))
+
+        for asked, named in ((uid, {"demo-0", "demo-2"}), (other, {"demo-1"})):
+            shown = await stage.stele("recover", "demo", "--from-uid", asked, "--dry-run")
+            assert {f"demo-{index}" for index in range(3) if f"demo-{index}" in shown} == named
+
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        message = await until_refused(stage)
+        assert "demo-1 (no claim)" in message
+        assert "demo-0 (" not in message
+
+        await stage.stele("recover", "demo", "--from-uid", uid, "--accept-loss", "demo-1")
+        await until_condition(stage, "Stalled", "True", "ForeignVolume")
+        assert await read(kubelet, "demo-0") == {b"kept"}
+        assert (await api.get(CLAIMS, namespace, "demo-1"))["metadata"] == claim["metadata"], (
+            "it is left alone"
+        )
