@@ -7,11 +7,13 @@ import pytest
 import redis
 
 from stele.core.control.member_settings import ClientAuth
+from stele.core.kv.command_categories import COMMANDS
 from stele.member.resp.access import Access, accounts_of
 from stele.member.resp.failed_logins import FAILURES_AT_ONCE, SECONDS_PER_FAILURE
 from stele.member.resp.limits import GUEST_HELD_BYTES_MAX, RespServerLimits
 from stele.member.resp.passwords import SCRYPT_AT_ONCE, SCRYPT_WAITING_MAX
 from stele.member.resp.server import RespServer
+from stele.member.resp.session_commands import OFFERED
 from stele.member.resp.users_file import UsersFile
 from stele.wire.resp import encode_request
 from stele.wire.users import UserEntry, chosen_hash, encode_users, generated_hash
@@ -26,6 +28,9 @@ ALICE = UserEntry(
 GONE = UserEntry("gone", (generated_hash(b"pw"),), ("+@all", "~*"), active=False)
 SHOP = UserEntry("shop", (generated_hash(b"pw"),), ("+@all", "~*", "&*"), ("shop", "cart"))
 CHOSEN = UserEntry("person", (chosen_hash(b"hunter2", b"0" * 16),), ("+@all", "~*", "&*"))
+
+
+SUBCOMMANDS = [name.split("|") for name in sorted(COMMANDS) if "|" in name]
 
 
 class Clock:
@@ -452,3 +457,21 @@ async def test_the_file_is_watched(server, access, tmp_path):
         path.write_bytes(encode_users([DEFAULT]))
         await until(lambda: not access.unreadable)
     watching.cancel()
+
+
+async def test_a_user_without_rights_gets_nothing_however_a_command_is_written(server, access, store):
+    """Also with any number of arguments: what is malformed does not run, and everything else is refused."""
+    use(access, DEFAULT, UserEntry("none", (generated_hash(b"pw"),), ()))
+    owner = await opened(server.port, "AUTH secret")
+    assert await ask(owner, "SET a 1") == "+OK"
+    names = sorted(each.decode() for each in {*OFFERED, b"KEYS"} - {b"HELLO", b"QUIT", b"RESET"})
+    for number in range(7):
+        lines = [f"{name} {' '.join(['a'] * number)}".strip() for name in names]
+        lines += [f"{name.lower()} {sub} {' '.join(['a'] * number)}".strip() for name, sub in SUBCOMMANDS]
+        received = (await played(server.port, "AUTH none pw", *lines)).split(b"\r\n")
+        assert received[0] == b"+OK"
+        assert received[-2:] == [b"+OK", b""]
+        answered = dict(zip(lines, received[1:-2], strict=True))
+        assert {line: reply for line, reply in answered.items() if reply[:1] != b"-"} == {}
+    assert await ask(owner, "EXISTS a") == ":1"
+    assert await ask(owner, "DBSIZE") == ":1"
