@@ -14,11 +14,14 @@ from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Conflict, Refused, Uncertain
 from stele.master.cache import Cache
-from stele.master.certificates import RENEW_CA, REQUESTS_PER_ROUND_MAX
+from stele.master.certificates import RENEW_CA
+from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
+from stele.master.users import LOOK_SECONDS, SPREAD_SECONDS
 from stele.model import TabletCluster
 from stele.wire.identity import identity_digest
+from stele.wire.users import Scrypt, decode_users, encode_users, generated_hash, read_hash
 from tests.fakes.objects import body
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -399,10 +402,8 @@ async def test_another_writer_wins_and_the_next_round_goes_on(scene: Scene) -> N
     marked = {**stored, "metadata": {**stored["metadata"], "annotations": {"a": "b"}}}
     await scene.api._api.replace(SECRETS, scene.namespace, marked)
     scene.now += timedelta(days=21)
-    scene.world._security._certificates._known = {
-        name: (secret, scene.now.timestamp())
-        for name, (secret, _) in scene.world._security._certificates._known.items()
-    }
+    kept = scene.world._security._certificates._secrets
+    kept._known = {name: (secret, scene.now.timestamp()) for name, (secret, _) in kept._known.items()}
     await scene.round()
     await scene.rounds_until_quiet()
     found = await scene.secret("demo-0-tls")
@@ -429,6 +430,96 @@ async def test_an_unknown_outcome_is_read_again(scene: Scene) -> None:
     await scene.load()
     await scene.round()
     assert is_signed_by((await scene.data("demo-1-tls"))["tls.crt"], (await scene.data("demo-ca"))["tls.crt"])
+
+
+PASSWORDS = {"security": {"clients": {"auth": "Required"}}}
+
+
+def hash_in(file: bytes) -> str:
+    (user,) = decode_users(file)
+    assert (user.name, user.rules) == ("default", ("~*", "&*", "+@all"))
+    return user.passwords[0]
+
+
+async def test_a_password_is_generated_and_members_know_its_hash_only(scene: Scene) -> None:
+    await scene.begin(**PASSWORDS)
+    await scene.round(2)
+    found = await scene.data("demo-default-user")
+    assert (found["username"], len(found["password"])) == (b"default", 43)
+    file = (await scene.data("demo-users"))["users"]
+    assert hash_in(file) == generated_hash(found["password"])
+    assert found["password"] not in file
+    assert not await scene.exists("demo-ca")
+    before = scene.api.writes
+    scene.restart()
+    await scene.round(3)
+    assert scene.api.writes == before
+
+
+async def test_passwords_are_asked_for_once_running_members_can_have_the_file(scene: Scene) -> None:
+    scene.now = NOON - timedelta(days=5000)
+    await scene.begin()
+    await scene.round(2)
+    await scene.change(**PASSWORDS)
+    await scene.round()
+    assert scene.world.desired().auth is None
+    status, reason, text = await scene.condition("Secured")
+    assert (status, reason) == ("False", "WaitsForMembers")
+    assert "members have the file of users" in text
+    made = (await scene.secret("demo-users"))["metadata"]["creationTimestamp"]
+    scene.now = datetime.fromisoformat(made) + timedelta(seconds=SPREAD_SECONDS + 1)
+    await scene.round(2)
+    assert scene.world.desired().auth == "Required"
+    assert (await scene.security())["auth"] == "Required"
+    scene.restart()
+    assert scene.world.desired().auth == "Required"
+
+
+async def test_a_password_that_a_person_chose_is_hashed_slowly_and_always_the_same(scene: Scene) -> None:
+    await scene.begin(**PASSWORDS)
+    await scene.round()
+    stored = await scene.secret("demo-default-user")
+    chosen = {**stored, "data": stored["data"] | {"password": base64.b64encode(b"simple").decode()}}
+    await scene.api._api.replace(SECRETS, scene.namespace, chosen)
+    scene.now += timedelta(seconds=LOOK_SECONDS + 1)
+    await scene.round()
+    first = hash_in((await scene.data("demo-users"))["users"])
+    checked = read_hash(first)
+    assert isinstance(checked, Scrypt)
+    assert checked.compute(b"simple") == checked.digest
+    scene.restart()
+    await scene.round()
+    assert hash_in((await scene.data("demo-users"))["users"]) == first
+
+
+@pytest.mark.parametrize("taken", ["demo-default-user", "demo-users"])
+async def test_users_of_others_are_left_alone(scene: Scene, taken: str) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": taken}, "type": "Opaque"}
+    stored = await scene.api._api.create(SECRETS, scene.namespace, theirs)
+    await scene.begin(**PASSWORDS)
+    await scene.round(3)
+    assert await scene.secret(taken) == stored
+    assert scene.world.desired().auth is None
+    assert (await scene.condition("Stalled"))[:2] == ("True", "NameTaken")
+
+
+async def test_a_file_of_users_that_people_wrote_is_used_as_it_is(scene: Scene) -> None:
+    file = base64.b64encode(encode_users([])).decode()
+    meta = {"name": "demo-users"}
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": meta,
+        "type": "Opaque",
+        "data": {"users": file},
+    }
+    stored = await scene.api._api.create(SECRETS, scene.namespace, theirs)
+    await scene.begin(**PASSWORDS)
+    await scene.round(3)
+    assert await scene.secret("demo-users") == stored
+    assert not await scene.exists("demo-default-user")
+    assert scene.world.desired().auth == "Required"
+    assert (await scene.condition("Stalled"))[0] == "False"
 
 
 def test_a_round_delays_no_heartbeat() -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stele.adapters.kubernetes.secret_store import TLS, Content, Mark, SecretStore, StoredSecret
+from stele.adapters.kubernetes.secret_store import TLS, Content, Mark, StoredSecret
 from stele.adapters.pki.certificates import (
     Names,
     Pair,
@@ -31,6 +31,7 @@ from stele.master.authority import (
     member_names,
     validity_of,
 )
+from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import labels, owned_by_cluster, owner_reference
 from stele.master.secret_volumes import tls_name
 from stele.model import TabletCluster, TabletMember
@@ -40,14 +41,8 @@ from stele.wire.identity import identity_digest
 RENEW_CA = "stele.dev/renew-ca"
 """Annotation of a TabletCluster: any new value changes the CA at once."""
 
-LOOK_SECONDS = 300.0
-"""Seconds until a Secret is read again, in case others changed or deleted it."""
-
 NAMES_SHOWN = 5
 """Members that a message lists."""
-
-REQUESTS_PER_ROUND_MAX = 16
-"""Reads and writes of members' Secrets in one round, so that they delay no heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +69,9 @@ class Certificates:
     `waits` is why not every member uses what was written last, as of the last round that came to its end.
     """
 
-    def __init__(self, store: SecretStore) -> None:
-        self._store = store
-        self._known: dict[str, tuple[StoredSecret, float]] = {}
+    def __init__(self, secrets: KeptSecrets) -> None:
+        self._secrets = secrets
         self._checked: dict[str, _Checked] = {}
-        self._left = 0
         self.days_left: int | None = None
         self.waits = "certificates are made"
         self.changes_ca = False
@@ -95,11 +88,10 @@ class Certificates:
         Raises Refused without rights on Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for
         a CA that cannot be used, and what the API server raises.
         """
-        self._left = REQUESTS_PER_ROUND_MAX
         mark = _mark(cluster)
         authority = await self._authority(cluster, mark, now)
         bundle = Content({TRUSTED: authority.trusted})
-        await self._keep(bundle_name(cluster.metadata.name), bundle, mark, now)
+        await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
         self._look_at(cluster, members, authority, reported, now)
         asked = cluster.metadata.annotations.get(RENEW_CA, "")
@@ -108,11 +100,10 @@ class Certificates:
         if step is not Step.KEEP:
             fresh = await _new_authority(cluster, now) if step is Step.ADD_NEXT else authority.current
             after = authority.after(step, asked, now, fresh)
-            await self._keep(ca_name(cluster.metadata.name), after.content, mark, now)
+            await self._secrets.keep(ca_name(cluster.metadata.name), after.content, mark, now)
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
         """Make the certificate of one member, so that its pod starts with it. Raises as `ensure` does."""
-        self._left = REQUESTS_PER_ROUND_MAX
         await self._member(cluster, member, await self._authority(cluster, _mark(cluster), now), now)
 
     async def _all_members(
@@ -152,26 +143,28 @@ class Certificates:
 
     async def _authority(self, cluster: TabletCluster, mark: Mark, now: float) -> Authority:
         name = ca_name(cluster.metadata.name)
-        found = await self._read(name, mark, now)
+        found = await self._secrets.read(name, mark, now)
         if found is None:
             content = Authority(await _new_authority(cluster, now)).content
-            found = self._note(await self._store.create(name, content, mark), now)
+            found = await self._secrets.keep(name, content, mark, now)
         return Authority.read(found)
 
     async def _member(
         self, cluster: TabletCluster, member: TabletMember, authority: Authority, now: float
     ) -> None:
         own, names = member.metadata.name, member_names(cluster, member.metadata.name)
-        if tls_name(own) not in self._known and not self._may_ask():
+        if not self._secrets.knows(tls_name(own)) and not self._secrets.may_ask():
             return
-        found = await self._read(tls_name(own), mark := _mark(cluster, member), now)
-        if found is not None and (self._is_right(own, found, authority, names, now) or not self._may_ask()):
+        found = await self._secrets.read(tls_name(own), mark := _mark(cluster, member), now)
+        if found is not None and self._is_right(own, found, authority, names, now):
+            return
+        if found is not None and not self._secrets.may_ask():
             return
         leaf = await asyncio.to_thread(sign_leaf, authority.current, names, now, LEAF_DAYS)
         content = Content(
             {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: authority.trusted}, type=TLS
         )
-        written = await self._keep(tls_name(own), content, mark, now)
+        written = await self._secrets.keep(tls_name(own), content, mark, now)
         self._is_right(own, written, authority, names, now)
 
     def _is_right(
@@ -186,47 +179,19 @@ class Certificates:
             self._checked[own] = good
         return good is not None
 
-    async def _keep(self, name: str, content: Content, mark: Mark, now: float) -> StoredSecret:
-        """Return the Secret with this content, which is written unless it has it."""
-        found = await self._read(name, mark, now)
-        if found is None:
-            return self._note(await self._store.create(name, content, mark), now)
-        if found.says(content):
-            return found
-        try:
-            return self._note(await self._store.replace(found, content, mark), now)
-        except Conflict:
-            del self._known[name]
-            raise
 
-    async def _read(self, name: str, mark: Mark, now: float) -> StoredSecret | None:
-        """Return the Secret as known, or as it is when it was not looked at for a while."""
-        known = self._known.get(name)
-        if known is not None and (now - known[1] < LOOK_SECONDS or not self._may_ask()):
-            return known[0]
-        found = await self._store.read(name, mark)
-        if found is None:
-            self._known.pop(name, None)
-            return None
-        same = known is not None and known[0].stored["metadata"] == found.stored["metadata"]
-        return self._note(known[0] if known is not None and same else found, now)
-
-    def _note(self, secret: StoredSecret, now: float) -> StoredSecret:
-        self._known[secret.name] = (secret, now)
-        return secret
-
-    def _may_ask(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
+def mark_of(cluster: TabletCluster, component: str) -> Mark:
+    """Return what marks a Secret as one of the cluster's."""
+    marks = labels(cluster.metadata.name, component)
+    return Mark(cluster.volumes_uid, owned_by_cluster(cluster), marks)
 
 
 def _mark(cluster: TabletCluster, member: TabletMember | None = None) -> Mark:
-    name, uid = cluster.metadata.name, cluster.volumes_uid
     if member is None:
-        return Mark(uid, owned_by_cluster(cluster), labels(name, "certificates"))
-    own = member.metadata.name
+        return mark_of(cluster, "certificates")
+    name, own = cluster.metadata.name, member.metadata.name
     owner = owner_reference("TabletMember", own, member.metadata.uid)
-    return Mark(uid, owner, labels(name, "certificates", own))
+    return Mark(cluster.volumes_uid, owner, labels(name, "certificates", own))
 
 
 async def _new_authority(cluster: TabletCluster, now: float) -> Pair:

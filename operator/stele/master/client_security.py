@@ -24,10 +24,10 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
         )
         if value is not most
     ]
-    if facts.problem and facts.waits:
-        return type_, False, facts.reason, f"TLS for clients waits: {facts.problem}"
+    if facts.problem:
+        return type_, False, facts.reason, facts.problem
     if facts.waits:
-        return type_, False, Reason.WAITS_FOR_MEMBERS, f"TLS for clients waits: {facts.waits}"
+        return type_, False, Reason.WAITS_FOR_MEMBERS, facts.waits
     if lacking:
         text = f"{' and '.join(lacking)}: who reaches the ports of clients can read or write"
         return type_, False, Reason.NOT_ASKED, text

@@ -11,11 +11,13 @@ from datetime import datetime
 
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.secret_store import SecretStore
-from stele.core.control.member_settings import ClientTls
+from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.control.state import DesiredSpec, State
-from stele.errors import Conflict, Corrupt, Refused, SteleError
+from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
 from stele.master.certificates import Certificates
+from stele.master.kept_secrets import KeptSecrets
 from stele.master.settings import Settings
+from stele.master.users import Users
 from stele.master.view import SecurityFacts
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
@@ -37,58 +39,78 @@ class ClusterSecurity:
 
     def __init__(self, api: Api, settings: Settings, namespace: str) -> None:
         self._settings, self._namespace = settings, namespace
-        self._certificates = Certificates(SecretStore(api, namespace))
+        self._secrets = KeptSecrets(SecretStore(api, namespace))
+        self._certificates, self._users = Certificates(self._secrets), Users(self._secrets)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
         self._uses_tls = False
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
-        clients, before = cluster.spec.security.clients, cluster.status.security.tls
-        reached = before is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before)
-        if clients.asked_tls is ClientTls.OFF or reached or self._uses_tls:
-            return desired
-        return replace(desired, client_tls=None, client_certificates=None)
+        clients, before = cluster.spec.security.clients, cluster.status.security
+        reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
+        if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
+            desired = replace(desired, client_tls=None, client_certificates=None)
+        if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or self._users.ready):
+            desired = replace(desired, auth=None)
+        return desired
 
     async def ensure(
         self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: datetime
     ) -> None:
         """Take one round. Raises what the API server raises, except for what `facts` report."""
-        if not _asks_tls(cluster):
+        if not _asks(cluster):
             self._problem, self._uses_tls = None, False
             return
         if isinstance(self._problem, Refused) and time.monotonic() - self._tried_seconds < RETRY_SECONDS:
             return
         self._tried_seconds = time.monotonic()
+        self._secrets.begin_round()
         try:
-            await self._certificates.ensure(cluster, members, _reported(state), now.timestamp())
+            await self._ensure(cluster, members, state, now.timestamp())
             self._problem = None
-        except (Refused, NameLeaves, Corrupt) as error:
+        except (Refused, NameLeaves, Corrupt, BadInput) as error:
             self._problem = error
         except Conflict:
             return
         self._uses_tls = self._problem is None and not self._certificates.waits
 
+    async def _ensure(
+        self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: float
+    ) -> None:
+        if _asks_auth(cluster):
+            await self._users.ensure(cluster, now)
+        if _asks_tls(cluster):
+            await self._certificates.ensure(cluster, members, _reported(state), now)
+
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: datetime) -> None:
-        """Make a member's certificate before its pod, which starts without one when that is not possible."""
-        if _asks_tls(cluster) and not isinstance(self._problem, Refused):
-            try:
+        """Make what a member's pod mounts before the pod, which starts without when that is not possible."""
+        if isinstance(self._problem, Refused):
+            return
+        self._secrets.begin_round()
+        try:
+            if _asks_auth(cluster):
+                await self._users.ensure(cluster, now.timestamp())
+            if _asks_tls(cluster):
                 await self._certificates.ensure_member(cluster, member, now.timestamp())
-            except (Refused, NameLeaves, Corrupt, Conflict):
-                return
+        except (Refused, NameLeaves, Corrupt, BadInput, Conflict):
+            return
 
     def facts(self, cluster: TabletCluster, desired: DesiredSpec) -> SecurityFacts:
         """Return what the status shows; `desired` is what members were told."""
-        before, asks = cluster.status.security, _asks_tls(cluster)
+        before, asks_tls = cluster.status.security, _asks_tls(cluster)
         status = SecurityStatus(
             tls=desired.client_tls or before.tls,
             client_certificates=desired.client_certificates or before.client_certificates,
             auth=desired.auth or before.auth,
-            days_left=self._certificates.days_left if asks else None,
+            days_left=self._certificates.days_left if asks_tls else None,
         )
-        reason, problem = self._why() if asks else (Reason.AS_DESIRED, "")
-        waits = self._certificates.waits if asks and desired.client_tls is None else ""
-        return SecurityFacts(status, reason, problem, waits, changes_ca=self._certificates.changes_ca)
+        reason, problem = self._why() if _asks(cluster) else (Reason.AS_DESIRED, "")
+        waits = [f"TLS for clients waits: {self._certificates.waits}"] if desired.client_tls is None else []
+        if desired.auth is None:
+            waits.append("authentication waits until members have the file of users")
+        changes = self._certificates.changes_ca
+        return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes)
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -119,10 +141,18 @@ class ClusterSecurity:
             verbs = "get,create,update,delete"
             make = f"kubectl -n {place} create role stele-secrets --verb={verbs} --resource=secrets; "
         return (
-            f"the operator may not make Secrets with certificates in namespace {place}; an admin of the "
-            f"namespace gives the right by: {make}kubectl -n {place} create rolebinding stele-secrets "
-            f"--{role} --serviceaccount={account} ({refusal})"
+            f"the operator may not make Secrets with certificates and users in namespace {place}; "
+            f"an admin of the namespace gives the right by: {make}kubectl -n {place} create rolebinding "
+            f"stele-secrets --{role} --serviceaccount={account} ({refusal})"
         )
+
+
+def _asks(cluster: TabletCluster) -> bool:
+    return _asks_tls(cluster) or _asks_auth(cluster)
+
+
+def _asks_auth(cluster: TabletCluster) -> bool:
+    return cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
 
 
 def _asks_tls(cluster: TabletCluster) -> bool:

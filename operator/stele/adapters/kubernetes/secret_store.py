@@ -67,6 +67,11 @@ class SecretStore:
         stored = await self._api.find(SECRETS, self._namespace, name)
         return None if stored is None else _own(stored, mark)
 
+    async def has_key(self, name: str, key: str) -> bool:
+        """Return whether there is a Secret of anybody with this key."""
+        stored = await self._api.find(SECRETS, self._namespace, name)
+        return stored is not None and key in (stored.get("data") or {})
+
     async def create(self, name: str, content: Content, mark: Mark) -> StoredSecret:
         """Create it, or return the one that another process has created meanwhile."""
         metadata = {
