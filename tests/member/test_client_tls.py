@@ -10,6 +10,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from stele.core.control.member_settings import ClientTls, MemberSettings
+from stele.wire.identity import identity_digest
 from tests.fakes.pki import shared_ca
 from tests.member.harness.cluster import Cluster, MemberProcess, cluster, eventually
 
@@ -43,6 +44,11 @@ async def metric(member: MemberProcess, name: str) -> float:
         found = re.search(rf"^{re.escape(name)} (\S+)$", await r.text(), re.MULTILINE)
     assert found, name
     return float(found[1])
+
+
+def in_use(folder: Path) -> str:
+    """What a member reports that uses these files."""
+    return identity_digest((folder / "tls.crt").read_bytes(), (folder / "ca.crt").read_bytes())
 
 
 @pytest.fixture
@@ -88,6 +94,7 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, folde
     async with cluster(tmp_path, 1, 2, 1, STELE_TLS_DIR=str(folder)) as members:
         member = members.members[0]
         await demand(members, ClientTls.REQUIRED)
+        assert (await members.exchange(0)).identity == in_use(folder)
         async with client_of(member, folder) as client:
             first = await client.client_id()
             shared_ca().leaf(days=30).write(folder)
@@ -97,6 +104,7 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, folde
                 return await metric(member, "stele_tls_certificate_left_days")
 
             await eventually(left, lambda days: days > 25, 25)
+            assert (await members.exchange(0)).identity == in_use(folder)
             (folder / "tls.key").write_text("nonsense")
 
             async def unusable() -> float:

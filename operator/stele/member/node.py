@@ -348,6 +348,7 @@ class Node:
         return Reporter(
             self.settings,
             self.live_settings,
+            self.tls,
             self.formats,
             self.instance,
             self.tablets,

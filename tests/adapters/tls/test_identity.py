@@ -9,6 +9,7 @@ import pytest
 
 from stele.adapters.tls import identity as identities
 from stele.adapters.tls.identity import FILE_BYTES_MAX, TlsIdentity
+from stele.wire.identity import identity_digest
 from tests.adapters.tls.conftest import until
 from tests.fakes.pki import FakeCa, Leaf, shared_ca
 
@@ -49,7 +50,8 @@ def test_what_is_mounted_is_used(tmp_path: Path) -> None:
 
 def test_the_kubelets_replacement_is_used_and_nothing_is_read_twice(tmp_path: Path) -> None:
     identity = identity_of(mount(tmp_path, shared_ca().leaf(days=10), "first"))
-    first = identity.contexts
+    first, before = identity.contexts, identity.digest
+    assert before == identity_digest((tmp_path / "tls.crt").read_bytes(), (tmp_path / "ca.crt").read_bytes())
     identity.look()
     assert (identity.contexts, identity.loads) == (first, 1)
     mount(tmp_path, shared_ca().leaf(days=20), "second")
@@ -57,6 +59,10 @@ def test_the_kubelets_replacement_is_used_and_nothing_is_read_twice(tmp_path: Pa
     assert first is not None
     assert identity.contexts is not None
     assert identity.contexts.ends_s - first.ends_s == pytest.approx(10 * 86_400, abs=60)
+    assert identity.digest == identity_digest(
+        (tmp_path / "tls.crt").read_bytes(), (tmp_path / "ca.crt").read_bytes()
+    )
+    assert identity.digest != before
 
 
 FAULTS = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stele.errors import BadInput
+from stele.wire.identity import identity_digest
 
 log = logging.getLogger("stele.tls")
 
@@ -47,6 +48,8 @@ class TlsIdentity:
         self._contexts: Contexts | None = None
         self.problem = "STELE_TLS_DIR is not set" if folder is None else ""
         self.loads = 0
+        self.digest = ""
+        """Says which certificate and CAs are in use, see `wire.identity`; empty without any."""
 
     def look(self) -> None:
         """Use the files if they have changed since they were last used. This blocks for milliseconds."""
@@ -57,12 +60,14 @@ class TlsIdentity:
             if stamp == self._stamp:
                 return
             contexts = read_contexts(self._folder)
+            certificate, trusted = ((self._folder / name).read_bytes() for name in (CERTIFICATE, TRUSTED))
             if _stamp(self._folder) != stamp:
                 return  # Replaced meanwhile: the next look sees all of it.
         except (OSError, BadInput) as error:
             self._report(f"{self._folder}: {error}")
             return
         self._contexts, self._stamp, self.problem = contexts, stamp, ""
+        self.digest = identity_digest(certificate, trusted)
         self.loads += 1
         log.info("certificate in use until %s", time.strftime("%Y-%m-%d", time.gmtime(contexts.ends_s)))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control import commands as m
 from stele.core.delta import DeltaLog
 from stele.core.formats import FormatRange
@@ -45,6 +46,7 @@ class Reporter:
 
     _settings: Settings
     _live: LiveSettings
+    _tls: TlsIdentity
     _formats: FormatRange
     _instance: Instance
     _tablets: TabletStore
@@ -133,6 +135,7 @@ class Reporter:
             groups_version=table.groups.version,
             vacant=vacant_keyspaces(self._tablets),
             in_doubt=len(self._recovery.in_doubt),
+            identity=self._tls.digest,
         )
 
     def _update_delta_log(self) -> None:
