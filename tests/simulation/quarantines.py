@@ -178,8 +178,8 @@ class Losses:
         purged = [each for each in before.quarantined if each.generation not in left] if before else []
         rows, index = self.world.rows(), int(place.rpartition("-")[2])
         serves = block.state == "READY" and bool(rows) and index in rows[number].members
-        if not purged or serves:
-            return
+        if not purged or serves or not rows:
+            return  # Without rows the cluster is about to be recovered.
         self.world.trace.cover("quarantine: purged")
         since, last = self._alone.get(number, (self.world.clock.now, 0.0))
         returned = any(self._is_whole(member, number) for member in rows[number].members)

@@ -38,6 +38,7 @@ FAMILY_SEEDS = {
     "subscriptions": 3,
     "transfer": 4,
     "struck": 2,
+    "sums": 12,
     "async": 4,
 }
 FAMILY_SEEDS_ELSE = 8
