@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from stele.adapters.kubernetes.secret_store import TLS, Content, StoredSecret
 from stele.adapters.pki.certificates import Facts, Names, Pair, check_pair, read_certificate
+from stele.core.security.identity import Holder, Role
 from stele.core.security.rotation import CaState, Step, Validity, promote_at
 from stele.errors import Corrupt
 from stele.master.manifests import headless_name
@@ -17,9 +18,6 @@ NEXT_CERTIFICATE, NEXT_KEY, OLD_CERTIFICATE = "next.crt", "next.key", "old.crt"
 
 PROMOTE_AT, HANDLED = "stele.dev/next-ca-from", "stele.dev/renewed-ca"
 """Annotations of a CA's Secret: Unix seconds from which the next one may sign, and the last request begun."""
-
-MEMBER = "member"
-"""Role of members in their certificates."""
 
 
 def ca_name(cluster: str) -> str:
@@ -117,5 +115,5 @@ def member_names(cluster: TabletCluster, member: str) -> Names:
     ends = "", f".{namespace}", f".{namespace}.svc"
     services = [f"{host}{end}" for host in (name, f"{member}.{headless}") for end in ends]
     announced, _, _ = cluster.spec.resp.cluster.announced.of(member, "")
-    hosts = [*services, "localhost", f"{member}.{MEMBER}.{uid}.stele.invalid", announced]
-    return Names(member, (f"stele://{uid}/{MEMBER}/{member}",), tuple(filter(None, dict.fromkeys(hosts))))
+    hosts = [*services, "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid", announced]
+    return Names(member, (Holder(uid, Role.MEMBER, member).uri,), tuple(filter(None, dict.fromkeys(hosts))))
