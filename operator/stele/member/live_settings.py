@@ -4,13 +4,7 @@ import logging
 
 from msgspec import structs
 
-from stele.core.control.member_settings import (
-    ClientAuth,
-    ClientCertificates,
-    ClientTls,
-    LogLevel,
-    MemberSettings,
-)
+from stele.core.control.member_settings import ClientAuth, LogLevel, MemberSettings
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.member import limits
 from stele.member.settings import Settings
@@ -49,14 +43,6 @@ class LiveSettings:
     def announce(self) -> Announce:
         """What cluster clients are given as the members' addresses."""
         return self._sent.announce or POD_ADDRESSES
-
-    @property
-    def client_tls(self) -> ClientTls:
-        return self._sent.client_tls or ClientTls.OFF
-
-    @property
-    def client_certificates(self) -> ClientCertificates:
-        return self._sent.client_certificates or ClientCertificates.IGNORE
 
     @property
     def auth(self) -> ClientAuth | None:
