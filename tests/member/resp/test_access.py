@@ -475,3 +475,21 @@ async def test_a_user_without_rights_gets_nothing_however_a_command_is_written(s
         assert {line: reply for line, reply in answered.items() if reply[:1] != b"-"} == {}
     assert await ask(owner, "EXISTS a") == ":1"
     assert await ask(owner, "DBSIZE") == ":1"
+
+
+@pytest.mark.parametrize("bcast", [True, False])
+async def test_broadcast_invalidations_are_about_keys_of_the_user(server, bcast):
+    """Keys that the client has read are always named: it may have them in its cache."""
+    reader, writer = await connected(server.port)
+    writer.write(encode_request([b"HELLO", b"3", b"AUTH", b"alice", b"new"]))
+    await reader.readuntil(b"modules\r\n*0\r\n")
+    assert await ask((reader, writer), f"CLIENT TRACKING ON{' BCAST' * bcast}") == "+OK"
+    (session,) = server.sessions()
+    session.tracking.invalidate([b"other", b"orders:1"])
+    session.tracking.invalidate([b"last", b"orders:2"])
+    received = await asyncio.wait_for(reader.readuntil(b"orders:2\r\n"), 5)
+    assert (b"other" in received, b"last" in received, b"orders:1" in received) == (
+        not bcast,
+        not bcast,
+        True,
+    )
