@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stele.core.kv.keyslot import partition_of
+from stele.core.kv.keyspaces import NO_CATALOG
 from stele.core.table.groups import NO_GROUPS
 from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.routes import Routes
@@ -183,7 +184,7 @@ async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
 
     replicas = Replicas({n: SimpleNamespace(owes=False, acknowledged=False) for n in range(3)})
     replicas[1].owes = True
-    table = SimpleNamespace(keyspaces=Keyspaces(), routes=Routes(NO_GROUPS, 1))
+    table = SimpleNamespace(keyspaces=Keyspaces(), routes=Routes(NO_GROUPS, 1, NO_CATALOG))
     member: Any = SimpleNamespace(
         replicas=replicas, table=table, counters=None, turn_budget=None, read=None, available_since=None
     )

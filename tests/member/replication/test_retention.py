@@ -9,6 +9,7 @@ import pytest
 from stele.core.control import commands as m
 from stele.core.control.member_settings import MemberSettings
 from stele.core.kv.dedup import ONCE
+from stele.core.kv.keyspaces import NO_CATALOG
 from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Partition
 from stele.core.tablet.log import Log, over_limit
@@ -246,7 +247,7 @@ class Stub:
     me = 0
     rows = (Partition(1, (0, 1)),)
     keyspaces = Keyspaces()
-    routes = Routes(NO_GROUPS, 1)
+    routes = Routes(NO_GROUPS, 1, NO_CATALOG)
     read = available_since = None
     clearing = 0
     locks = None

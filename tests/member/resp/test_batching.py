@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stele.core.kv.keyspaces import NO_CATALOG
 from stele.core.table.groups import NO_GROUPS
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
@@ -182,7 +183,7 @@ async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it(
     )
     row = SimpleNamespace(owner=0, version=1, replicas=(0,))
     table: Any = SimpleNamespace(me=0, rows=[row], row_of=lambda partition: row, keyspaces=Keyspaces())
-    table.routes = Routes(NO_GROUPS, 1)
+    table.routes = Routes(NO_GROUPS, 1, NO_CATALOG)
     tablets: Any = SimpleNamespace(replicas={0: replica}, table=table)
     store = RequestRouter(tablets, {}, *[serving] * 7)
     older, newer = (Request(RequestKind.EXECUTE, 0, b"default", loop.create_future()) for _ in range(2))
