@@ -250,6 +250,7 @@ class Keys:
         self.partitions, self._clock = profile.partitions, clock
         self.think_seconds, count = profile.think_seconds, profile.keys
         self.histories = Histories()
+        self.own: Callable[[bytes], int | None] = lambda key: None
         self._profile = profile
         self.near_caches = profile.near_caches
         self._numbers = 0
@@ -334,7 +335,8 @@ class Keys:
         return [key for key, _ in self._keys if self.partition(key) == partition]
 
     def partition(self, key: bytes) -> int:
-        return partition_of(key, self.partitions)
+        own = self.own(key)
+        return partition_of(key, self.partitions) if own is None else own
 
 
 def _resolve(answer: "asyncio.Future[object]", value: object) -> None:

@@ -58,8 +58,8 @@ def _rows(world: World) -> str:
     table, replicas = world.table(), world.cluster["spec"]["replicas"]
     missed = world.missed()
     present = {index for index, member in table.members.items() if member.name != missed}
-    full = min(replicas, len(present))
     for number, row in enumerate(table.partitions):
+        full = min(table.replicas_of(number, replicas), len(present))
         if len(row.members & present) != full or len(row.replicas) != full:
             return f"partition {number}: {row}, {full} copies are desired"
     assert master.cluster is not None

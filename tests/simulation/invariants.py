@@ -15,6 +15,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, MEMBERS, REBALA
 from stele.core.control import commands as m
 from stele.core.control.operations.copy_session import CopySession, Stage
 from stele.core.control.operations.move import MigrationOperation
+from stele.core.table.groups import PartitionGroups
 from stele.core.table.table import Partition
 from stele.errors import Corrupt
 from stele.master.manifests import keyspaces_name
@@ -22,7 +23,7 @@ from stele.member.replication.links import Link
 from stele.member.replication.replica import PROMISES_LOST
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
-from stele.wire.configmap import decode_head, decode_shard
+from stele.wire.configmap import decode_head, decode_rows
 from stele.wire.keyspaces import decode_catalog
 from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
@@ -72,6 +73,7 @@ class Rules:
         self.removals = Removals(world, self._check)
         self.recovered = RecoveredRows(world, self._check)
         self.catalogs = Catalogs(world, self._check)
+        self._groups: list[tuple[float, PartitionGroups]] = []
         self._rows: tuple[Partition, ...] = ()
         self._lost: tuple[Partition, ...] = ()
         self._named: dict[tuple[int, int], tuple[object, ...]] = {}
@@ -114,12 +116,13 @@ class Rules:
             if name == f"{CLUSTER}-table":
                 head = decode_head(stored["data"])
                 self._epoch(name, head.epoch)
+                self._groups.append((self.world.clock.now, head.groups))
                 self.states.head(head, self._rows)
                 self.features.head(head)
             elif name == keyspaces_name(CLUSTER):
                 self.catalogs.stored(decode_catalog(stored["data"]))
             else:
-                shard = decode_shard(stored["data"], 0, self.world.profile.partitions)
+                shard = decode_rows(stored["data"], 0)
                 self._epoch(name, shard.epoch)
                 self._stored(shard.rows, shard.epoch)
                 self.user_plans.rows()
@@ -145,7 +148,7 @@ class Rules:
 
     def _stored(self, rows: tuple[Partition, ...], epoch: int) -> None:
         for number, row in enumerate(rows):
-            before = self._rows[number] if self._rows else Partition(0, ())
+            before = self._rows[number] if number < len(self._rows) else Partition(0, ())
             if row == before:
                 continue
             self.world.trace.note(
@@ -182,7 +185,7 @@ class Rules:
         """
         needed = {each for each in before.members if not self._may_be_lost(each, number, epoch)}
         given_up = {each for each in needed - row.members if not self.restarts.may_leave(f"{CLUSTER}-{each}")}
-        fewer = bool(given_up) and len(row.members) < min(len(before.members), self._desired_copies())
+        fewer = bool(given_up) and len(row.members) < min(len(before.members), self._copies_of(number))
         if needed:
             text = "{} follows {}, and nothing was wrong with {}"
             self._check("never fewer copies", not fewer, text, row, before, given_up, partition=number)
@@ -199,6 +202,15 @@ class Rules:
         """The fewest that were wished of late."""
         recent = [copies for at, copies in self._desired_specs if at > self.world.clock.now - LOWERED_SECONDS]
         return min([self.world.cluster["spec"]["replicas"], *recent])
+
+    def _copies_of(self, number: int) -> int:
+        """The same of one partition: a group has its own number."""
+        now = self.world.clock.now
+        groups = [each for at, each in self._groups if at > now - LOWERED_SECONDS] + [
+            each for _, each in self._groups[-1:]
+        ]
+        found = [group.replicas for each in groups if (group := each.group_of(number)) is not None]
+        return min(found) if found else self._desired_copies()
 
     def _desired(self, stored: Object) -> None:
         spec, now = stored["spec"], self.world.clock.now

@@ -73,7 +73,7 @@ def undeclared(world: "World") -> str:
         ready = {each["type"]: each["reason"] for each in status.get("conditions", ())}.get("Ready")
         if stored["metadata"].get("deletionTimestamp"):
             return f"keyspace {name} is still being deleted"
-        if ready not in ("AsDesired", "AlreadyDeclared"):
+        if ready not in ("AsDesired", "AlreadyDeclared", "NotEmpty"):
             return f"keyspace {name} is not ready: {ready}"
     wanted = {each["spec"].get("name") or each["metadata"]["name"] for each in objects}
     ttls = {each["spec"]["ttl"] for each in objects if each["spec"].get("name")}

@@ -68,8 +68,9 @@ class Profile:
     `redis_clients` have connections, and do more than the other `clients`; `tracking_clients` cache what they
     read, `cluster_clients` route by the map, entries of `expiring_clients` expire, `transfer_clients` run
     transactions, whose keys are in several partitions with `apart`, and who undo theirs with `written_back`;
-    `async_clients` have an Async keyspace,
-    `local_clients` one with mode Invalidation. With `listens` there are subscribers of events, and with
+    `async_clients` have an Async keyspace, `local_clients` one with mode Invalidation; `group_clients` have
+    keyspaces with partitions of their own, which are declared after `declared_seconds`. With `listens` there
+    are subscribers of events, and with
     `resp_subscribers` they have connections.
     """
 
@@ -109,6 +110,8 @@ class Profile:
     written_back: bool = False
     local_clients: int = 0
     async_clients: int = 0
+    group_clients: int = 0
+    declared_seconds: float = 0.0
     listens: bool = False
     resp_subscribers: bool = False
 

@@ -10,6 +10,7 @@ from tests.simulation.convergence import TRANSACTIONS_END, check_equal, unended,
 from tests.simulation.families.registry import draw
 from tests.simulation.families.swarm import SWARM
 from tests.simulation.faults import RECONSIDERED_SECONDS, Faults
+from tests.simulation.group_clients import check_own
 from tests.simulation.history import LINEARIZABLE, Loss, Operation, Violation, check
 from tests.simulation.invariants import Rules
 from tests.simulation.profile import Profile
@@ -101,6 +102,7 @@ def _both_phases(world: World) -> None:
     world.lists.check(world.trace, world.keys.partition, world.owners_lost)
     _end_transactions(world)
     check_equal(world)
+    check_own(world)
     if world.subscribers is not None:
         world.trace.checked[HEARD] += world.subscribers.check()
         world.trace.checked[DEPARTED_ONCE] += len(world.subscribers.departed)
@@ -161,6 +163,11 @@ def _read_all(world: World) -> None:
         world.clock.run(world.clock.now + QUIET_SECONDS)
         if not read.done() or not read.result():
             raise Violation(LAST_READS, "the last reads of Async lists were not answered")
+    for group_client in world.group_clients:
+        answered = group_client.read_all(world.present())
+        world.clock.run(world.clock.now + QUIET_SECONDS)
+        if not answered.done() or any(each.end is None for each in answered.result()):
+            raise Violation(LAST_READS, "the last reads of a keyspace were not answered")
     for cluster_client in world.cluster_clients[:1]:
         checked = cluster_client.check_at_rest(world.present())
         world.clock.run(world.clock.now + QUIET_SECONDS)

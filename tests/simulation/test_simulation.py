@@ -40,6 +40,7 @@ FAMILY_SEEDS = {
     "struck": 2,
     "sums": 12,
     "async": 4,
+    "groups": 4,
 }
 FAMILY_SEEDS_ELSE = 8
 

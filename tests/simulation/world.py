@@ -26,6 +26,7 @@ from tests.simulation.clients import Client, Keys
 from tests.simulation.cluster_clients import ClusterClient
 from tests.simulation.crashes import points_told
 from tests.simulation.expiring_clients import ExpiringClient
+from tests.simulation.group_clients import SPECS, GroupClient, GroupKeys, own_partition
 from tests.simulation.invalidations import Told
 from tests.simulation.kinds import DECLARE
 from tests.simulation.kubelet import Kubelet, Machine
@@ -59,7 +60,7 @@ class World:
         self.trace = Trace(self.clock)
         self.network = Network(self.clock)
         self.api = ApiServer(self.clock, self.network)
-        if DECLARE in profile.faults or profile.local_clients:
+        if DECLARE in profile.faults or profile.local_clients or profile.group_clients:
             self.api.kinds = WATCHED
         self.folder = Path(tempfile.mkdtemp(prefix="stele-simulation-", dir=SCRATCH))
         self.trace.folder = str(self.folder)
@@ -74,6 +75,8 @@ class World:
         self.expiring_clients: list[ExpiringClient] = []
         self.transfer_clients: list[TransferClient] = []
         self.async_clients: list[AsyncClient] = []
+        self.group_clients: list[GroupClient] = []
+        """One of each keyspace."""
         self.lists = Lists()
         self.owners_lost = OwnersLost(self.rows, lambda: self.clock.now)
         self.bank = Bank(apart=profile.apart, written_back=profile.written_back)
@@ -127,10 +130,24 @@ class World:
             self.api.create(KEYSPACES, body(KEYSPACES, KEYSPACE, spec))
             make_local = partial(LocalClient, source=Source())
             self._start(make_local, "local", profile.local_clients)
+        if profile.group_clients:
+            self._start_group_clients()
         if profile.tracking_clients:
             self.stack.enter_context(self.invalidations.watching())
             make = partial(TrackingClient, told=self.invalidations)
             self._start(make, "tracking", profile.tracking_clients)
+
+    def _start_group_clients(self) -> None:
+        self.keys.own = partial(own_partition, self)
+        for keyspace, spec in SPECS.items():
+            wanted = body(KEYSPACES, keyspace, {"cluster": CLUSTER, "ttl": 0, **spec})
+            self.clock.call_later(self.profile.declared_seconds, partial(self.api.create, KEYSPACES, wanted))
+            keys = GroupKeys(self.clock, self.profile, keyspace, self.keys.histories)
+            keys.own = self.keys.own
+            parts = self.network, self.kubelet, keys, self.trace
+            made = [GroupClient(f"client-{keyspace}-{n}", *parts) for n in range(self.profile.group_clients)]
+            self.group_clients.append(made[0])
+            self.clients += made
 
     def _start(self, make: Callable[..., C], kind: str, count: int) -> list[C]:
         parts = self.network, self.kubelet, self.keys, self.trace
@@ -243,17 +260,21 @@ class World:
         return None if stored is None else decode_head(stored["data"])
 
     def rows(self) -> tuple[Partition, ...]:
-        """The stored table; empty before there is one. One shard is enough for what is simulated."""
-        stored = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table-0")
+        """The stored table; empty before there is one. One shard is enough for what is simulated.
+
+        The rows of a group are stored, empty, before it is.
+        """
+        stored, head = self.api.find(CONFIG_MAPS, f"{CLUSTER}-table-0"), self.head()
         if stored is None:
             return ()
+        count = self.profile.partitions if head is None else head.rows
         version = stored["metadata"]["resourceVersion"]
-        if version != self._decoded[0]:
-            self._decoded = version, decode_shard(stored["data"], 0, self.profile.partitions).rows
+        if (version, count) != (self._decoded[0], len(self._decoded[1])):
+            self._decoded = version, decode_shard(stored["data"], 0, count).rows
         return self._decoded[1]
 
     def table(self) -> PartitionTable:
         head = self.head()
-        return PartitionTable(
-            self.rows(), {} if head is None else {each.index: each for each in head.members}
-        )
+        if head is None:
+            return PartitionTable(self.rows(), {})
+        return PartitionTable(self.rows(), {each.index: each for each in head.members}, head.groups)

@@ -277,6 +277,30 @@ def _async(seed: int) -> Profile:
     )
 
 
+def _groups(seed: int) -> Profile:
+    """Keyspaces with partitions of their own, and with a copy at every member, under changes of members.
+
+    In a third of the runs clients use them before they are declared.
+    """
+    chance = random.Random(f"groups {seed}")
+    cuts = chance.choice((("isolate a member",), (ISOLATE_TWO,), (STOP_ALONE, "pause a member")))
+    harm = ("kill a member", "keep a member down", "delete a pod", "kill the master", "hide from the master")
+    return replace(
+        _reads(seed),
+        members=chance.choice((3, 4)),
+        replicas=2,
+        partitions=chance.choice((2, 4)),
+        keys=3,
+        clients=1,
+        group_clients=2,
+        declared_seconds=chance.choice((0.0, 0.0, 4.0)),
+        fsync=Fsync.ALWAYS,
+        faults=("scale", *cuts * 2, *chance.sample(harm, 2), *USERS_MOVES[:1]),
+        chaos_seconds=12.0,
+        backups=Backups.NEVER,
+    )
+
+
 CLIENTS: Families = {
     "async": _async,
     "redis": _redis,
@@ -286,6 +310,7 @@ CLIENTS: Families = {
     "invalidation": _invalidation,
     "cluster": _cluster,
     "clears": _clears,
+    "groups": _groups,
     "events": _events,
     "subscriptions": _subscriptions,
     "transfer": _transfer,

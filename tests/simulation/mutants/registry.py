@@ -2,6 +2,7 @@
 
 from tests.simulation.mutants.asynchronous import ASYNCHRONOUS
 from tests.simulation.mutants.connections import CONNECTIONS
+from tests.simulation.mutants.groups import GROUPS
 from tests.simulation.mutants.local_caches import LOCAL_CACHES
 from tests.simulation.mutants.master import MASTER
 from tests.simulation.mutants.member import MEMBER
@@ -25,6 +26,7 @@ PLANTED: Mutants = {
     **TRANSACTIONS,
     **ASYNCHRONOUS,
     **LOCAL_CACHES,
+    **GROUPS,
 }
 """All of them: `python -m tests.simulation.mutants` looks for seeds that show them."""
 
