@@ -4,7 +4,7 @@ import logging
 
 from msgspec import structs
 
-from stele.core.control.member_settings import ClientAuth, LogLevel, MemberSettings
+from stele.core.control.member_settings import LogLevel, MemberSettings
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.member import limits
 from stele.member.settings import Settings
@@ -43,11 +43,6 @@ class LiveSettings:
     def announce(self) -> Announce:
         """What cluster clients are given as the members' addresses."""
         return self._sent.announce or POD_ADDRESSES
-
-    @property
-    def auth(self) -> ClientAuth | None:
-        """Whether clients must authenticate; None until a master has said so."""
-        return self._sent.auth
 
     @property
     def retention_seconds(self) -> int:

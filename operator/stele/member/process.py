@@ -176,7 +176,7 @@ class Process:
         await asyncio.to_thread(node.tls.look)
         node.background.spawn(node.tls.watch())
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
-        users = UsersFile(node.access, settings.users_file, lambda: node.live_settings.auth)
+        users = UsersFile(node.access, settings.users_file, lambda: node.client_demands.auth)
         await users.look()
         node.background.spawn(users.watch())
         resp_server = await start_resp_server(

@@ -50,12 +50,13 @@ def test_members_are_told_what_the_spec_asks_of_clients(
 
 def test_a_member_keeps_what_it_was_told_until_a_master_says_otherwise() -> None:
     settings = live()
-    assert settings.auth is None, "no master has said it"
-    settings.adopt(MemberSettings(auth=ClientAuth.REQUIRED))
-    settings.adopt(None)
-    assert settings.auth is ClientAuth.REQUIRED
+    assert settings.heartbeat_ms == 300
+    settings.adopt(MemberSettings(heartbeat_ms=500))
+    for silent in (None, MemberSettings(auth=ClientAuth.REQUIRED)):
+        settings.adopt(silent)
+        assert settings.heartbeat_ms == 500
     settings.adopt(told())
-    assert settings.auth is ClientAuth.OFF
+    assert settings.heartbeat_ms == 1000
 
 
 def test_older_masters_and_members_leave_it_out() -> None:

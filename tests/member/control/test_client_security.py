@@ -7,8 +7,8 @@ import pytest
 
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.identity import TlsIdentity
-from stele.core.control.member_settings import ClientCertificates, ClientTls, MemberSettings
-from stele.member.control.client_security import ClientDemands, stored_demands
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls, MemberSettings
+from stele.member.control.client_security import VERIFY, ClientDemands, stored_demands
 from stele.member.storage.volume import CLIENT_SECURITY, Volume
 from stele.wire.storage.volume import ClientSecurity, encode_file
 
@@ -26,7 +26,8 @@ class Member:
     async def save(self, demands: ClientSecurity) -> None:
         if self.full:
             raise OSError(28, "no space left")
-        assert self.in_force != (demands.tls, demands.certificates), "not before it is written"
+        written = (str(demands.tls), VERIFY[demands.certificates], demands.auth)
+        assert (*self.in_force, self.demands.auth) != written, "not before it is written"
         self.volume.write({CLIENT_SECURITY: encode_file(demands)})
 
     @property
@@ -68,6 +69,16 @@ async def test_another_error_of_the_disk_is_no_full_volume(tmp_path: Path) -> No
     assert member.in_force == ("Off", ssl.CERT_NONE)
 
 
-def test_with_a_damaged_file_tls_is_required(tmp_path: Path) -> None:
+def test_with_a_damaged_file_tls_and_passwords_are_required(tmp_path: Path) -> None:
     (tmp_path / CLIENT_SECURITY).write_bytes(b"stele ClientSecurity 1\nxxxxyyyy")
-    assert Member(tmp_path).in_force == ("Required", ssl.CERT_NONE)
+    member = Member(tmp_path)
+    assert (*member.in_force, member.demands.auth) == ("Required", ssl.CERT_NONE, ClientAuth.REQUIRED)
+
+
+async def test_whether_clients_authenticate_survives_a_restart(tmp_path: Path) -> None:
+    member = Member(tmp_path)
+    assert member.demands.auth is None, "no master has said it"
+    for said in (ClientAuth.REQUIRED, ClientAuth.OFF):
+        await member.demands.adopt(MemberSettings(auth=said))
+        await member.demands.adopt(MemberSettings())
+        assert (member.demands.auth, Member(tmp_path).demands.auth) == (said, said)

@@ -90,7 +90,7 @@ async def test_a_restarted_member_lets_in_nobody_without_a_password_before_the_m
         await require(made, ClientAuth.REQUIRED)
         await made.restart(0)
         anybody, shop = await Pipe.to(made.members[0]), await Pipe.to(made.members[0])
-        assert await ask(anybody, "GET a") == "LOADING"
+        assert await ask(anybody, "GET a") == "NOAUTH"
         assert await ask(shop, "AUTH shop pw") == b"OK"
         await require(made, ClientAuth.OFF)
         await made.served()

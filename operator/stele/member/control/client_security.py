@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from stele.adapters.tls.acceptor import TlsAcceptor
-from stele.core.control.member_settings import ClientCertificates, ClientTls, MemberSettings
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls, MemberSettings
 from stele.errors import Corrupt
 from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.storage.disk_full import raise_unless_disk_full
@@ -33,12 +33,12 @@ def log_refused(address: str, why: str) -> None:
 
 
 def stored_demands(volume: Volume) -> ClientSecurity:
-    """Return what the volume has. When it is damaged, plain connections may have been forbidden."""
+    """Return what the volume has. When it is damaged, TLS and passwords may have been demanded."""
     try:
         return volume.load_client_security()
     except Corrupt as error:
-        log.error("what is demanded of clients is unknown, so TLS is, until the master says it: %s", error)
-        return ClientSecurity(ClientTls.REQUIRED)
+        log.error("what is demanded of clients is unknown: TLS and AUTH, until the master says it: %s", error)
+        return ClientSecurity(ClientTls.REQUIRED, auth=ClientAuth.REQUIRED)
 
 
 class ClientDemands:
@@ -56,6 +56,11 @@ class ClientDemands:
         self._acceptor, self._in_force, self._save = acceptor, stored, save
         self._acceptor.require(stored.tls, VERIFY[stored.certificates])
 
+    @property
+    def auth(self) -> ClientAuth | None:
+        """Whether clients must authenticate; None until a master has said so."""
+        return self._in_force.auth
+
     async def adopt(self, sent: MemberSettings | None) -> None:
         """Demand what was sent; None, and each field that is None, keeps what is in force.
 
@@ -64,7 +69,9 @@ class ClientDemands:
         before = self._in_force
         settings = sent or MemberSettings()
         wanted = ClientSecurity(
-            settings.client_tls or before.tls, settings.client_certificates or before.certificates
+            settings.client_tls or before.tls,
+            settings.client_certificates or before.certificates,
+            settings.auth or before.auth,
         )
         if wanted == before:
             return
@@ -75,4 +82,4 @@ class ClientDemands:
             return
         self._in_force = wanted
         self._acceptor.require(wanted.tls, VERIFY[wanted.certificates])
-        log.info("clients: TLS %s, certificates %s", wanted.tls, wanted.certificates)
+        log.info("clients: TLS %s, certificates %s, AUTH %s", wanted.tls, wanted.certificates, wanted.auth)

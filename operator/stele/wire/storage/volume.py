@@ -12,7 +12,7 @@ import msgspec
 from crc32c import crc32c
 
 from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slots, VersionNumber
-from stele.core.control.member_settings import ClientCertificates, ClientTls
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.core.formats import FIRST, RANGES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog, catalog_fault
 from stele.core.table.groups import NO_GROUPS, PartitionGroups, groups_fault
@@ -119,10 +119,14 @@ class LeaseFile(msgspec.Struct, frozen=True):
 
 
 class ClientSecurity(msgspec.Struct, frozen=True):
-    """What a member demands of clients: TLS, and their certificates."""
+    """What a member demands of clients: TLS, their certificates, and that they authenticate.
+
+    `auth` is None before a master has said it.
+    """
 
     tls: ClientTls = ClientTls.OFF
     certificates: ClientCertificates = ClientCertificates.IGNORE
+    auth: ClientAuth | None = None
 
 
 class ServiceMigration(msgspec.Struct, frozen=True):
