@@ -1,0 +1,145 @@
+"""A closed cluster from its spec alone: real members, whose Secrets a kubelet mounts and replaces."""
+
+import asyncio
+import base64
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.exceptions import AuthenticationError, RedisError
+
+from stele.adapters.kubernetes.api import CLUSTERS, SECRETS, Api
+from stele.master.certificates import RENEW_CA
+from tests.operator.real_kubelet import RealKubelet
+from tests.operator.test_operator import Operator, Stage, with_processes
+
+pytestmark = pytest.mark.control_plane
+
+CLOSED = {"clients": {"tls": "Required", "auth": "Required"}}
+MOUNT_SECONDS = 0.5
+
+
+def mount(folder: Path, data: dict[str, bytes], version: str) -> None:
+    """Replace all files of a Secret at once, as a kubelet does: by a link to a folder of this version."""
+    if not data or (folder / version).exists():
+        return
+    (folder / version).mkdir(parents=True)
+    for name, value in data.items():
+        (folder / version / name).write_bytes(value)
+    (folder / "..next").symlink_to(version)
+    os.replace(folder / "..next", folder / "..data")
+    for name in data:
+        with contextlib.suppress(FileExistsError):
+            (folder / name).symlink_to(f"..data/{name}")
+
+
+class MountingKubelet(RealKubelet):
+    """Mounts the Secrets of pods, which may come and change later."""
+
+    async def __aenter__(self) -> "MountingKubelet":
+        await super().__aenter__()
+        self._mounting = asyncio.create_task(self._mount())
+        return self
+
+    async def __aexit__(self, *what: object) -> None:
+        self._mounting.cancel()
+        await super().__aexit__(*what)
+
+    def secret_folder(self, name: str) -> Path:
+        return self._directory / "secrets" / name
+
+    def _environment(self, name: str, container: dict[str, Any]) -> dict[str, str]:
+        return super()._environment(name, container) | {
+            "STELE_TLS_DIR": str(self.secret_folder(f"{name}-tls")),
+            "STELE_USERS_FILE": str(self.secret_folder("demo-users") / "users"),
+        }
+
+    async def _mount(self) -> None:
+        while True:
+            for name in [*(f"{each}-tls" for each in list(self._processes)), "demo-users"]:
+                stored = await self._api.find(SECRETS, self._namespace, name)
+                if stored is not None:
+                    version = f"..{stored['metadata']['uid']}-{stored['metadata']['resourceVersion']}"
+                    mount(self.secret_folder(name), decoded(stored), version)
+            await asyncio.sleep(MOUNT_SECONDS)
+
+
+def decoded(stored: dict[str, Any]) -> dict[str, bytes]:
+    return {name: base64.b64decode(value) for name, value in (stored.get("data") or {}).items()}
+
+
+async def secret(stage: Stage, name: str) -> dict[str, bytes]:
+    return decoded(await stage.api.get(SECRETS, stage.namespace, name))
+
+
+async def is_closed(stage: Stage) -> bool:
+    status = (await stage.cluster()).get("status") or {}
+    found = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    return found.get("Secured") == found.get("CertificatesHealthy") == "True"
+
+
+def client_of(host: str, ca: Path | None, password: str | None) -> redis.asyncio.Redis:
+    more: dict[str, Any] = {}
+    if ca is not None:
+        more = {"ssl": True, "ssl_ca_certs": str(ca), "ssl_check_hostname": False}
+    return redis.asyncio.Redis(host=host, port=6379, password=password, **more)
+
+
+async def ping(host: str, ca: Path | None, password: str | None) -> bool:
+    async with client_of(host, ca, password) as client:
+        return bool(await client.ping())
+
+
+async def count(client: redis.asyncio.Redis, over: asyncio.Event) -> int:
+    number = 0
+    while not over.is_set():
+        number += 1
+        assert await client.incr("counted") == number
+        await asyncio.sleep(0.02)
+    return number
+
+
+async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    kubelet = MountingKubelet(api, namespace, tmp_path)
+    async with with_processes(api, namespace, operator, kubelet, 2, security=CLOSED) as stage:
+        await stage.until("a closed cluster", lambda: is_closed(stage))
+        ca, host = tmp_path / "ca.pem", next(iter(kubelet.addresses.values()))
+        ca.write_bytes(before := (await secret(stage, "demo-ca-cert"))["ca.crt"])
+        password = (await secret(stage, "demo-default-user"))["password"].decode()
+
+        async def refuses_plain() -> bool:
+            try:
+                return not await ping(host, None, password)
+            except RedisError:
+                return True
+
+        # Members hear of it with their next heartbeat.
+        await stage.until("no connection without TLS", refuses_plain)
+        for wrong in (None, "guess"):
+            with pytest.raises(AuthenticationError):
+                await ping(host, ca, wrong)
+
+        async with client_of(host, ca, password) as client:
+            over = asyncio.Event()
+            counting = asyncio.create_task(count(client, over))
+            await api.annotate(CLUSTERS, namespace, "demo", {RENEW_CA: "now"})
+
+            async def changed() -> bool:
+                shown = (await secret(stage, "demo-ca-cert"))["ca.crt"]
+                return before not in shown and shown.count(b"BEGIN") == 1
+
+            await stage.until("a new CA alone", changed)
+            over.set()
+            assert await counting > 50
+        ca.write_bytes((await secret(stage, "demo-ca-cert"))["ca.crt"])
+        for each in kubelet.addresses.values():
+            async with client_of(each, ca, password) as client:
+                assert int(await client.get("counted")) > 50
+        assert await is_closed(stage)
+    assert "PRIVATE KEY" not in operator.log.read_text()
+    assert password not in operator.log.read_text()
