@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from stele.core.control import commands as m
-from stele.core.kv.two_phase import Intent, Status, TxId, Verdict
+from stele.core.kv.commands import Failure, Reply
+from stele.core.kv.two_phase import Intent, Outcome, Status, TxId, Verdict
 from stele.errors import BadInput, Unavailable, Uncertain
 from stele.member.admin.metrics import Metrics
 from stele.member.admin.transactions import transaction_list
-from stele.member.serving import participant
+from stele.member.serving import participant, recovery
 from stele.member.serving.originator import TransactionOriginator
 from stele.member.serving.recovery import TransactionRecovery
-from stele.wire.two_phase import END, EndMessage, command
+from stele.wire.two_phase import END, MARK, TOLD, EndMessage, IdMessage, command
 from stele.wire.two_phase import answer as answer_of
 from tests.member.serving import test_moving_participants as moving
 from tests.member.serving.test_moving_participants import (
@@ -171,8 +172,71 @@ async def test_another_participant_is_asked_before_a_transaction_is_in_doubt(
     ask: Status, known: Status | None, ended: Verdict | None, doubtful: int
 ) -> None:
     partitions, background = Partitions(ask=ask, known=known), SimpleNamespace(now=lambda: 0.0)
-    recovery = TransactionRecovery(None, partitions, None, None, None, background)  # type: ignore[arg-type]
-    await recovery._ask(0, ID, INTENT)
+    tested = TransactionRecovery(None, partitions, None, None, None, background)  # type: ignore[arg-type]
+    await tested._ask(0, ID, INTENT)
     told = [] if ended is None else [(0, command(END, EndMessage(ID, ended))[2])]
     assert partitions.ended == told
-    assert len(recovery._in_doubt) == doubtful
+    assert len(tested._in_doubt) == doubtful
+
+
+# -- what processes that ended have left, while one partition cannot be told
+
+SICK = 7
+LEFT = {
+    "first": {1: SICK, 2: 3},
+    "second": {1: 3},
+}
+"""The participant besides the coordinator, by the number of a transaction, of each originator."""
+
+
+class OneIsSick:
+    """Notes what each partition is told; one does not take it."""
+
+    def __init__(self, trouble: Unavailable | Uncertain | Failure) -> None:
+        self.trouble, self.told, self.tries = trouble, list[Any](), 0
+
+    async def execute(self, partition: int, keyspace: bytes, commands: list[list[bytes]]) -> list[Reply]:
+        ((_, verb, body),) = commands
+        if partition == SICK:
+            self.tries += 1
+            if isinstance(self.trouble, Failure):
+                return [self.trouble]
+            raise self.trouble
+        self.told.append((partition, verb, body))
+        return [0] if verb == MARK else [answer_of(Status.DONE, None)]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "tries"),
+    [
+        (Unavailable("it has no owner"), 1),
+        (Uncertain("its owner died"), 1),
+        (Failure("TRYAGAIN", "no space"), 1),
+        (Failure("ERR", "this one not"), 2),
+    ],
+)
+async def test_a_partition_that_cannot_be_told_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, trouble: Any, tries: int
+) -> None:
+    """It is waited for once in a round, and what it has not heard of is kept."""
+
+    def stored(_engine: Any, _replica: Any, member: str) -> list[tuple[TxId, Outcome]]:
+        left = LEFT[member].items()
+        return [(TxId(member, 1, number), Outcome(Verdict.COMMIT, (other,))) for number, other in left]
+
+    monkeypatch.setattr(recovery, "originators", lambda *_: [TxId(member, 1, 1) for member in LEFT])
+    monkeypatch.setattr(recovery, "stored_outcomes", stored)
+    monkeypatch.setattr(TransactionRecovery, "_incarnation_of", lambda *_: 2)
+    partitions, tablets = OneIsSick(trouble), SimpleNamespace(engine=None)
+    tested = TransactionRecovery(tablets, partitions, None, None, None, None)  # type: ignore[arg-type]
+    await tested._clean([SimpleNamespace(partition=each) for each in (4, 5)])  # type: ignore[misc]
+    ended = [
+        (each, TxId(member, 1, number)) for each in (4, 5) for member, number in (("first", 2), ("second", 1))
+    ]
+    mark = command(MARK, IdMessage(("second", 2, 0)))[2]
+    for each, id in ended:
+        assert (3, END, command(END, EndMessage(id, Verdict.COMMIT))[2]) in partitions.told
+        assert (each, TOLD, command(TOLD, IdMessage(id))[2]) in partitions.told
+    marks = [(each, body) for each, verb, body in partitions.told if verb == MARK]
+    assert marks == [(4, mark), (5, mark)], "the first originator's outcomes are kept"
+    assert partitions.tries == tries

@@ -23,7 +23,7 @@ from stele.core.kv.two_phase import (
     covers,
 )
 from stele.core.tablet.leases import UNKNOWN_INCARNATION
-from stele.errors import Corrupt, Refused, SteleError, Unavailable
+from stele.errors import Corrupt, Refused, SteleError, Unavailable, Uncertain
 from stele.member.background import Background
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
@@ -201,7 +201,8 @@ class TransactionRecovery:
         """Send a message and return the status. Raises SteleError, also when it did not run."""
         (reply,) = await self._router.execute(partition, b"", [command(verb, message)])
         if isinstance(reply, Failure):
-            raise Unavailable(f"partition {partition} did not do what was asked: {reply.code} {reply.text}")
+            text = f"partition {partition} did not do what was asked: {reply.code} {reply.text}"
+            raise Unavailable(text) if reply.code == "TRYAGAIN" else Refused(text, reply.code)
         return split_answer(reply)[0]
 
     def _incarnation_of(self, member: str) -> int | None:
@@ -226,16 +227,20 @@ class TransactionRecovery:
         return [self._tablets.replicas[each] for each in some]
 
     async def _clean(self, replicas: list[Replica]) -> None:
+        """Close what can be closed; whatever holds up one originator or partition holds up no other."""
+        silent = set[int]()
         try:
             for replica in replicas:
-                for first, mark in list(self._ended(replica)):
-                    await self._close(replica, first.member, mark)
-        except Corrupt as error:
-            self._tablets.break_off(replica, error)
-        except SteleError as error:
-            log.debug("outcomes of transactions are kept for now: %s", error)
+                await self._clean_one(replica, silent)
         finally:
             self._cleaning = False
+
+    async def _clean_one(self, replica: Replica, silent: set[int]) -> None:
+        try:
+            for first, mark in list(self._ended(replica)):
+                await self._close(replica, first.member, mark, silent)
+        except Corrupt as error:
+            self._tablets.break_off(replica, error)
 
     def _ended(self, replica: Replica) -> Iterator[tuple[TxId, Mark]]:
         """Yield the first transaction of each originator whose process ended, and what is over by that."""
@@ -244,16 +249,40 @@ class TransactionRecovery:
             if incarnation is not None and first.incarnation < incarnation:
                 yield first, Mark(incarnation, 0)
 
-    async def _close(self, replica: Replica, member: str, mark: Mark) -> None:
-        """Tell participants what was decided, then forget it: its process sends nothing more."""
-        partition = replica.partition
+    async def _close(self, replica: Replica, member: str, mark: Mark, silent: set[int]) -> None:
+        """Tell participants what was decided, then forget it: its process sends nothing more.
+
+        `silent` are partitions that did not answer in this round. What counts on them is told in a later one,
+        and the mark, which covers all, comes after that.
+        """
+        partition, all_told = replica.partition, True
         for id, outcome in stored_outcomes(self._tablets.engine, replica, member):
             if covers(mark, id) and outcome.participants:
-                await self._tell(partition, id, outcome)
+                all_told &= await self._tell(partition, id, outcome, silent)
+        if not all_told or partition in silent:
+            return
         message = IdMessage((member, mark.incarnation, mark.number))
-        await self._router.execute(partition, b"", [command(MARK, message)])
+        try:
+            await self._router.execute(partition, b"", [command(MARK, message)])
+        except SteleError as error:
+            log.debug("partition %d: outcomes of %s are kept for now: %s", partition, member, error)
+            silent.add(partition)
 
-    async def _tell(self, partition: int, id: TxId, outcome: Outcome) -> None:
-        for participant in outcome.participants:
-            await self._end(participant, id, outcome.verdict)
-        await self._send(partition, TOLD, IdMessage(id))
+    async def _tell(self, partition: int, id: TxId, outcome: Outcome, silent: set[int]) -> bool:
+        """Tell every participant, and then the coordinator; return whether all of them know.
+
+        A partition without an owner answers only after 15 s, so it is asked once in a round.
+        """
+        ends = [(each, END, EndMessage(id, outcome.verdict)) for each in outcome.participants]
+        for each, verb, message in (*ends, (partition, TOLD, IdMessage(id))):
+            if each in silent:
+                return False
+            try:
+                await self._send(each, verb, message)
+            except SteleError as error:
+                text = "partition %d: the outcome of %s is kept for now: %s"
+                log.debug(text, partition, text_of_id(id), error)
+                if isinstance(error, (Unavailable, Uncertain)):
+                    silent.add(each)
+                return False
+        return True
