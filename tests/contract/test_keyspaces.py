@@ -12,6 +12,7 @@ from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.formats import FIRST, SPOKEN
 from stele.core.kv.keyspaces import KEYSPACES_MAX, NO_CATALOG, Catalog, Mode, Reads, Settings, Undeclared
+from stele.core.table.groups import GROUPS_MAX, PartitionGroup, PartitionGroups
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Conflict, Corrupt
 from stele.master import keyspaces
@@ -594,6 +595,24 @@ async def test_a_keyspace_whose_partitions_do_not_fit_shares_those_of_others(sce
     state, reason, _, text = await scene.ready("sessions")
     assert (state, reason) == ("Stalled", "TooManyPartitions")
     assert "use fewer partitions, or another cluster" in text
+
+
+async def test_a_table_with_all_groups_that_are_possible_takes_no_more(scene: Scene) -> None:
+    """Those of deleted keyspaces stay; the names of these can be used again."""
+    table = scene.state.table
+    groups = tuple(PartitionGroup(f"k{number}", number, 1, 2) for number in range(1, GROUPS_MAX + 1))
+    table.stage_groups(PartitionGroups(1, groups))
+    table.store_groups()
+    await scene.declare("sessions", placement=PLACEMENT)
+    await scene.declare("k1", placement={"partitions": 1, "replicas": 2})
+    assert await scene.round() == Catalog(1, {"sessions": Settings(), "k1": OWN})
+    assert wanted(scene) == [("k1", 1, 2, 1)]
+    scene.report(0, 1)
+    scene.report(1, 1)
+    await scene.round()
+    state, reason, _, text = await scene.ready("sessions")
+    assert (state, reason) == ("Stalled", "TooManyPartitions")
+    assert text.startswith("1000 keyspaces have had partitions of their own, and these stay")
 
 
 async def test_more_copies_than_members_are_said(scene: Scene) -> None:

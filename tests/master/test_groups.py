@@ -7,7 +7,7 @@ import pytest
 from stele.core.control.rebalance.groups import _is_vacant
 from stele.core.control.volumes import Recovery
 from stele.core.kv.keyspaces import Catalog, Settings
-from stele.core.table.groups import DesiredGroup, PartitionGroup, PartitionGroups
+from stele.core.table.groups import GROUPS_MAX, DesiredGroup, PartitionGroup, PartitionGroups
 from stele.core.table.table import SHARD_PARTITIONS, Partition
 from stele.errors import Corrupt
 from stele.model.ownership import NameTaken
@@ -89,6 +89,15 @@ async def test_a_group_that_does_not_fit_is_left_out_and_smaller_ones_are_not() 
         members=2, partitions=4, groups=(DesiredGroup("a", 65_533, 2), DesiredGroup("b", 3, 2))
     )
     assert [group.keyspace for group in harness.table().groups.groups] == ["b"]
+
+
+async def test_a_group_beyond_the_most_that_are_possible_is_left_out() -> None:
+    """The head could not be stored with it, by this master or any later one."""
+    groups = tuple(DesiredGroup(f"k{number}", 1, 1) for number in range(GROUPS_MAX + 1))
+    harness = await formed(members=2, partitions=4, groups=groups[:-1])
+    await harness.apply(groups=groups[-1:])
+    assert len(harness.table().groups.groups) == GROUPS_MAX
+    assert harness.table().groups.of(groups[-1].keyspace) is None
 
 
 async def test_the_other_partitions_are_assigned_before_any_group_is_added() -> None:

@@ -14,7 +14,7 @@ from stele.core.table.ids import EPOCH_MAX, MAX_REPLICAS, PARTITIONS_MAX, Partit
 from stele.errors import Corrupt, Refused
 
 GROUPS_MAX = 1_000
-"""Most groups of one table, one for each keyspace that a cluster can declare."""
+"""Most groups of one table. Groups stay when their keyspaces are deleted, so it may run out of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,12 @@ class PartitionGroups:
 
         Raises Refused when the table would be too large.
         """
+        if len(self.groups) >= GROUPS_MAX:
+            raise Refused(
+                f"{len(self.groups)} keyspaces have had partitions of their own, and these stay; at most "
+                f"{GROUPS_MAX} are possible: use the name of an earlier one, or another cluster",
+                "TOO_MANY_GROUPS",
+            )
         if partitions + count > PARTITIONS_MAX:
             raise Refused(
                 f"the table has {partitions} partitions, keyspace {keyspace} would add {count}; at most "
