@@ -195,7 +195,7 @@ class World:
             for send in self.waiting:
                 yield f"cut {send}", lambda world, send=send: world.cut(send)
         for send in self.waiting:
-            if faults.refusals and self.alive and send.verb is Verb.DECIDE:
+            if faults.refusals and self.alive and self.may_refuse(send):
                 yield f"refuse {send}", lambda world, send=send: world.refuse(send)
         if faults.deaths and self.alive:
             yield "die", World.die
@@ -259,6 +259,11 @@ class World:
         self.sent = tuple(each for each in self.sent if each != send)
         self.stale = tuple(sorted({*self.stale, send}))
         self.originator.lost(send)
+
+    def may_refuse(self, send: Send) -> bool:
+        """Whether it is a Decide of which no copy was, or is, on its way: others end as uncertain."""
+        run = ID in self.partitions[send.partition].outcomes
+        return send.verb is Verb.DECIDE and send not in self.stale and not run
 
     def refuse(self, send: Send) -> None:
         """No owner takes the message, now or later."""
