@@ -156,6 +156,11 @@ def lost_part_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(two_phase, "end", lambda *args: real(*args)._replace(status=Status.DONE))
 
 
+def marked_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    """What the originator can do nothing about is taken for over."""
+    patch.setattr(two_phase.Originator, "ended", property(lambda driver: driver.over))
+
+
 BUGS = {
     forgotten_early: Faults(cuts=1, deaths=1),
     repeated_prepare: Faults(repeats=1),
@@ -170,6 +175,7 @@ BUGS = {
     guessing_participant: Faults(resets=1, deaths=1),
     nobody_recalled: Faults(resets=1, deaths=1),
     lost_part_not_counted: Faults(losses=1),
+    marked_in_doubt: Faults(resets=1),
 }
 
 

@@ -175,7 +175,7 @@ class World:
             yield f"recall for {number}", lambda world: world.recall(number)
         if not self.alive and part.marked is None:
             yield f"close {number}", lambda world: world.set_mark(number, Mark(ID.incarnation + 1, 0))
-        if self.originator.over and self.alive and part.marked is None:
+        if self.originator.ended and self.alive and part.marked is None:
             yield f"mark {number}", lambda world: world.set_mark(number, Mark(1, ID.number + 1))
         known = part.outcomes.get(ID)
         if not self.alive and known is not None:
@@ -376,6 +376,10 @@ class World:
 
     def set_mark(self, number: int, mark: Mark) -> None:
         part = self.partitions[number]
+        if mark.incarnation == ID.incarnation:
+            holding = [each.number for each in self.partitions if ID in each.intents]
+            if any(self.partitions[each].history == b"first" for each in holding):
+                raise ViolationError(f"a mark says that it is over, and partitions {holding} have locks")
         part.marked = mark
         self.forget(part)
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.kv import two_phase
 from stele.core.kv.commands import Failure, Reply
 from stele.core.kv.two_phase import Intent, Outcome, Status, TxId, Verdict
 from stele.errors import BadInput, Unavailable, Uncertain
 from stele.member.admin.metrics import Metrics
-from stele.member.admin.transactions import transaction_list
+from stele.member.admin.transactions import resolve, transaction_list
 from stele.member.serving import participant, recovery
 from stele.member.serving.originator import TransactionOriginator
 from stele.member.serving.recovery import TransactionRecovery
@@ -98,9 +99,36 @@ def test_what_its_originator_dropped_is_not_told_as_over(
         done = run_through(quiet, 3)
         quiet.run(0.5)
     assert isinstance(done.exception(), Uncertain)
+    quiet.run(0.1)
+    mine = quiet.members[3].node.transactions
+    assert mine.running == 0, "a drain does not wait for it"
     quiet.run(30.0)
     assert values(quiet) == [b"2", b"2"]
-    assert quiet.members[3].node.transactions.running == 1
+    assert outcomes(quiet) == 0, "once all participants know, a mark covers it"
+
+
+def test_what_is_in_doubt_is_not_told_as_over(quiet: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A participant that forgets the verdict can tell it to no other one."""
+    real, lows = TransactionOriginator._mark, list[int]()
+
+    async def mark(self: TransactionOriginator, partition: int, low: int) -> bool:
+        lows.append(low)
+        return await real(self, partition, low)
+
+    def unknown(*_: Any) -> two_phase.Step:
+        return two_phase.Step(Status.UNKNOWN)
+
+    monkeypatch.setattr(TransactionOriginator, "_mark", mark)
+    monkeypatch.setattr(two_phase, "decide", unknown)
+    monkeypatch.setattr(two_phase, "ask", unknown)
+    done, mine, owner = run_through(quiet, 3), quiet.members[3].node.transactions, quiet.members[0]
+    quiet.run(23.0)
+    assert isinstance(done.exception(), Uncertain)
+    (facts,) = transaction_list(owner.node).transactions
+    assert (facts.in_doubt, mine.running, set(lows)) == (True, 0, {1})
+    assert owner.do(lambda: resolve(owner.node, facts.transaction, "commit")) == [MOVED]
+    quiet.run(15.0)
+    assert (max(lows), outcomes(quiet)) == (2, 0), "all participants know what the user said"
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["first", "later"])

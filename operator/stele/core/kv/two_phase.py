@@ -380,6 +380,11 @@ class Originator:
         self._asking = False
         self._pending: list[int] = []
 
+    @property
+    def ended(self) -> bool:
+        """Whether every participant knows the verdict, so that a mark may cover the transaction."""
+        return self.over and self.verdict is not None
+
     def next(self) -> list[Send]:
         """Return what to send now: one message until the verdict, then one for each participant."""
         if self.over:

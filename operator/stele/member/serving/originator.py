@@ -22,6 +22,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.table_cache import TableCache
 from stele.member.serving.router import RequestRouter
+from stele.member.serving.verdicts import Dropped, DroppedTransactions
 from stele.member.storage import failpoints
 from stele.ports.transactions import PartitionPart
 from stele.wire.replies import BadRepliesError, decode_replies
@@ -95,7 +96,8 @@ class TransactionOriginator:
         self._running: dict[int, _Running] = {}
         self._histories: dict[int, tuple[int, bytes]] = {}
         self._touched: dict[int, int] = {}
-        self._stopping = self._marking = False
+        self._dropped = DroppedTransactions(self._router)
+        self._stopping = self._marking = self._settling = False
         self._mark_at = 0.0
 
     @property
@@ -104,7 +106,7 @@ class TransactionOriginator:
 
     @property
     def running(self) -> int:
-        """Number of transactions that are not over."""
+        """Number of transactions that this process goes on with."""
         return len(self._running)
 
     def is_live(self, id: TxId) -> bool:
@@ -119,7 +121,7 @@ class TransactionOriginator:
     async def run(
         self, keyspace: bytes, parts: Mapping[int, PartitionPart], seen: SeenOperations | None
     ) -> Mapping[int, list[Reply]] | Reply:
-        if self._stopping or len(self._running) >= RUNNING_MAX:
+        if self._stopping or len(self._running) + len(self._dropped) >= RUNNING_MAX:
             why = "it is stopping" if self._stopping else f"{RUNNING_MAX} are not over"
             return Failure("TRYAGAIN", f"this member begins no transaction: {why}; nothing was done: retry")
         now = self._background.now()
@@ -150,9 +152,16 @@ class TransactionOriginator:
                     pause = min(2 * pause, AGAIN_SECONDS_MAX)
         finally:
             running.fail(Uncertain("this member stopped; the transaction may or may not be done"))
-            # What is left of one that is not over, others end: no mark of this process may say that it is.
-            if driver.over or not running.sent:
-                del self._running[running.id.number]
+            if running.sent and not driver.ended:
+                self._drop(running)
+            del self._running[running.id.number]
+
+    def _drop(self, running: _Running) -> None:
+        """Leave it to the owners; until its participants know the verdict, no mark may say that they do."""
+        driver, number = running.driver, running.id.number
+        self._dropped.add(Dropped(running.id, driver.coordinator, running.history, tuple(driver.others)))
+        for each in running.parts:
+            self._touched[each] = max(number, self._touched.get(each, 0))
 
     async def _begin(self, running: _Running) -> bool:
         """Learn the name of the coordinator's data; return False, with an error told, if nobody answers."""
@@ -284,16 +293,28 @@ class TransactionOriginator:
     # -- what is over
 
     def every_second(self) -> None:
-        """Tell partitions from time to time which transactions are over."""
+        """Tell partitions from time to time which transactions are over, and end those that were dropped."""
         now = self._background.now()
-        if self._touched and not self._marking and now >= self._mark_at:
-            self._mark_at, self._marking = now + MARK_SECONDS, True
+        if not self._touched or now < self._mark_at:
+            return
+        self._mark_at = now + MARK_SECONDS
+        if self._dropped and not self._settling:
+            self._settling = True
+            self._background.spawn(self._settle())
+        if not self._marking:
+            self._marking = True
             self._background.spawn(self._mark_all())
+
+    async def _settle(self) -> None:
+        try:
+            await self._dropped.settle()
+        finally:
+            self._settling = False
 
     async def _mark_all(self) -> None:
         try:
             for partition in list(self._touched):
-                low = min(self._running, default=self._number + 1)
+                low = min([*self._running, *self._dropped.at(partition)], default=self._number + 1)
                 newest = self._touched[partition]
                 if await self._mark(partition, low) and self._touched[partition] == newest < low:
                     del self._touched[partition]

@@ -8,16 +8,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from msgspec import Struct
-
-from stele.core.kv.commands import Failure
 from stele.core.kv.two_phase import (
     ASK_LIVE_SECONDS,
     ASK_SECONDS,
     Intent,
     Mark,
     Outcome,
-    Status,
     TxId,
     Verdict,
     covers,
@@ -31,19 +27,16 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.originator import TransactionOriginator
 from stele.member.serving.participant import originators, stored_outcomes
 from stele.member.serving.router import RequestRouter
+from stele.member.serving.verdicts import send, verdict_of
 from stele.wire.storage.volume import Instance
 from stele.wire.two_phase import (
-    ASK,
     END,
-    KNOWN,
     MARK,
     OUTCOMES,
     TOLD,
-    AskMessage,
     EndMessage,
     IdMessage,
     command,
-    split_answer,
     text_of_id,
 )
 
@@ -158,13 +151,11 @@ class TransactionRecovery:
 
     async def _ask(self, partition: int, id: TxId, intent: Intent) -> None:
         try:
-            status = await self._send(intent.coordinator, ASK, AskMessage(id, intent.history))
-            if status is Status.UNKNOWN:
-                status = await self._recalled(partition, id, intent)
-            if status is Status.UNKNOWN:
+            others = [each for each in intent.participants if each not in (partition, intent.coordinator)]
+            verdict = await verdict_of(self._router, id, intent.coordinator, intent.history, others)
+            if verdict is None:
                 self._doubt(partition, id, intent)
                 return
-            verdict = Verdict.COMMIT if status is Status.COMMITTED else Verdict.ABORT
             text = "partition %d: %s of %s after its originator left it"
             log.info(text, partition, verdict.name, text_of_id(id))
             await self._end(partition, id, verdict)
@@ -172,18 +163,6 @@ class TransactionRecovery:
             log.debug("partition %d: the outcome of %s is not known yet: %s", partition, id, error)
         finally:
             self._asking.discard((partition, id))
-
-    async def _recalled(self, partition: int, id: TxId, intent: Intent) -> Status:
-        """Return what another participant knows of a transaction whose coordinator has lost its data.
-
-        Raises SteleError when one that may know does not answer: nobody may decide before it does.
-        """
-        for each in intent.participants:
-            if each not in (partition, intent.coordinator):
-                status = await self._send(each, KNOWN, IdMessage(id))
-                if status is not Status.UNKNOWN:
-                    return status
-        return Status.UNKNOWN
 
     def _doubt(self, partition: int, id: TxId, intent: Intent) -> None:
         if (partition, id) not in self._in_doubt:
@@ -195,15 +174,7 @@ class TransactionRecovery:
         self._in_doubt[partition, id] = self._background.now() + IN_DOUBT_SECONDS
 
     async def _end(self, partition: int, id: TxId, verdict: Verdict) -> None:
-        await self._send(partition, END, EndMessage(id, verdict))
-
-    async def _send(self, partition: int, verb: bytes, message: Struct) -> Status:
-        """Send a message and return the status. Raises SteleError, also when it did not run."""
-        (reply,) = await self._router.execute(partition, b"", [command(verb, message)])
-        if isinstance(reply, Failure):
-            text = f"partition {partition} did not do what was asked: {reply.code} {reply.text}"
-            raise Unavailable(text) if reply.code == "TRYAGAIN" else Refused(text, reply.code)
-        return split_answer(reply)[0]
+        await send(self._router, partition, END, EndMessage(id, verdict))
 
     def _incarnation_of(self, member: str) -> int | None:
         """Return the incarnation of a member's process, None while it is not connected."""
@@ -278,7 +249,7 @@ class TransactionRecovery:
             if each in silent:
                 return False
             try:
-                await self._send(each, verb, message)
+                await send(self._router, each, verb, message)
             except SteleError as error:
                 text = "partition %d: the outcome of %s is kept for now: %s"
                 log.debug(text, partition, text_of_id(id), error)
