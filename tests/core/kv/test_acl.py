@@ -30,6 +30,13 @@ def test_the_write_of_stele_once_needs_its_own_rights():
     )
 
 
+def test_a_stele_once_in_a_stele_once_is_not_looked_into():
+    """It never runs, and a request has room for a thousand of them."""
+    user = compile_user("u", ["+stele.once", "+set", "~orders:*"])
+    assert denied(user, *["STELE.ONCE", "c", "1"] * 100_000, "SET", "other", "x") is None
+    assert denied(user, "STELE.ONCE", "c", "1") is None
+
+
 @pytest.mark.parametrize(
     "words", [("GET", "a"), ("SCAN", "0"), ("DBSIZE",), ("FLUSHDB",), ("MSET", "a", "1")]
 )

@@ -239,6 +239,35 @@ async def test_requests_without_rights_pass_neither_way(server, access):
     assert access.log.counts["key"] == 1
 
 
+@pytest.fixture
+async def raised():
+    """What callbacks of the loop raise: each would end a member."""
+    found = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
+    return found
+
+
+async def test_requests_in_requests_do_not_end_the_process(server, raised):
+    reader, writer = stream = await opened(server.port)
+    writer.write(encode_request([b"STELE.ONCE", b"a", b"1"] * 1000))
+    refused = b"-ERR 'stele.once' command of 3000 arguments exceeds"
+    assert (await asyncio.wait_for(reader.readline(), 20)).startswith(refused)
+    assert await ask(stream, "PING") == "+PONG"
+    assert raised == []
+
+
+async def test_a_defect_in_the_check_of_a_request_closes_its_connection_only(
+    server, access, raised, monkeypatch
+):
+    wrong, other = await opened(server.port), await opened(server.port)
+    with monkeypatch.context() as patched:
+        patched.setattr(access, "leading", lambda *_: 1 // 0)
+        wrong[1].write(encode_request([b"GET", b"orders:1"]))
+        assert await asyncio.wait_for(wrong[0].read(-1), 20) == b""
+    assert await ask(other, "PING") == "+PONG"
+    assert raised == []
+
+
 async def test_changed_and_deleted_users_are_cut_and_rotated_passwords_are_not(server, access):
     old, new = await opened(server.port, "AUTH alice old"), await opened(server.port, "AUTH alice new")
     gone, stays = await opened(server.port, "AUTH shop pw"), await opened(server.port, "AUTH secret")

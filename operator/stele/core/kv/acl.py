@@ -124,14 +124,16 @@ class User:
 def may_run(user: User, name: bytes, request: Sequence[bytes], keyspace: bytes) -> Denial | None:
     """Return why a user may not run a request with this upper-case name in a keyspace, None if it may.
 
-    The write of a STELE.ONCE is checked, too. FLUSHALL takes all keyspaces.
+    The write of a STELE.ONCE is checked, too; one in another is no write, and never runs. FLUSHALL takes all
+    keyspaces.
     """
     command = id_of(name, request)
     if not user.all_commands and command not in user.commands and command not in WITHOUT_RIGHTS:
         return Denial("command", command.encode())
     if name == ONCE:
         inner = request[3:]
-        return may_run(user, inner[0].upper(), inner, keyspace) if inner else None
+        nothing = not inner or inner[0].upper() == ONCE
+        return None if nothing else may_run(user, inner[0].upper(), inner, keyspace)
     keys, needs = keys_of(name, request)
     if user.keyspaces and (denied := _refused_keyspace(user, name, keyspace, bool(keys))) is not None:
         return denied

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """Interval of checks whether others need the room held by replies that a client does not read."""
 
+_DEFECT = "connection %s is closed after an unexpected error"
+
 
 class ClientPort(Enum):
     """Ports for clients: any; of the Redis Cluster protocol; of that protocol, where backups answer reads."""
@@ -164,7 +166,14 @@ class ClientConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Run queued requests: in the common batch where possible, else in a task."""
         while self._queue and self._writable.is_set():
-            batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
+            try:
+                batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
+            except Exception:
+                # What leaves a callback of the loop would end the process, and all its connections.
+                log.exception(_DEFECT, self.session.address)
+                self._queue.clear()
+                self._transport.close()
+                return
             if batch is None:
                 break
             del self._queue[: len(batch.replies)]
@@ -407,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
             # The commands ran, so their writes may have been applied.
             self._refuse(error, "UNCERTAIN")
         except Exception:
-            log.exception("connection %s is closed after an unexpected error", self.session.address)
+            log.exception(_DEFECT, self.session.address)
             self._transport.close()
         finally:
             self._task = None
