@@ -23,6 +23,7 @@ from stele.model import TabletCluster
 from stele.wire.identity import identity_digest
 from stele.wire.users import Scrypt, decode_users, encode_users, generated_hash, read_hash
 from tests.fakes.objects import body
+from tests.fakes.pki import edited
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings("member:1", "spark:1", ("shop",), "stele", "test")
@@ -141,6 +142,13 @@ class Scene:
     async def data(self, name: str) -> dict[str, bytes]:
         found = (await self.secret(name)).get("data", {}).items()
         return {key: base64.b64decode(value) for key, value in found}
+
+    async def edit(self, name: str, **data: bytes) -> None:
+        """Somebody writes other values into a Secret; keys have "_" where the Secret has a dot."""
+        stored = await self.secret(name)
+        coded = {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}
+        changed = {**stored, "data": stored.get("data", {}) | coded}
+        await self.api._api.replace(SECRETS, self.namespace, changed)
 
     async def exists(self, name: str) -> bool:
         return await self.api._api.find(SECRETS, self.namespace, name) is not None
@@ -380,6 +388,31 @@ async def test_a_ca_that_others_broke_is_not_replaced(scene: Scene) -> None:
     status, reason, text = await scene.condition("CertificatesHealthy")
     assert (status, reason) == ("False", "CertificateUnusable")
     assert "restore it" in text
+    assert scene.told == "Required"
+
+
+@pytest.mark.parametrize("what", ["version", "curve", "extension"])
+async def test_a_certificate_that_no_library_knows_ends_nothing(scene: Scene, what: str) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    await scene.edit("demo-0-tls", tls_crt=edited((await scene.data("demo-0-tls"))["tls.crt"], what))
+    scene.restart()
+    await scene.rounds_until_quiet()
+    assert read_certificate((await scene.data("demo-0-tls"))["tls.crt"]).uris
+    await scene.edit("demo-ca", tls_crt=edited((await scene.data("demo-ca"))["tls.crt"], what))
+    scene.restart()
+    await scene.round(2)
+    assert (await scene.condition("CertificatesHealthy"))[:2] == ("False", "CertificateUnusable")
+
+
+async def test_a_ca_that_has_ended_ends_nothing_and_is_said(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    scene.now += timedelta(days=5 * 365, hours=2)
+    await scene.round(2)
+    status, reason, text = await scene.condition("CertificatesHealthy")
+    assert (status, reason) == ("False", "CertificateUnusable")
+    assert "its certificate ended at 20" in text
     assert scene.told == "Required"
 
 

@@ -1,5 +1,6 @@
 """Certificate authorities and leaves for tests, as folders like those that the kubelet mounts."""
 
+import base64
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +8,25 @@ from functools import cache
 from pathlib import Path
 
 from stele.adapters.pki.certificates import Names, make_authority, sign_leaf
+
+EDITS = {
+    "version": ("a003020102", "a003020104"),
+    "curve": ("2a8648ce3d030107", "2a8648ce3d030177"),
+    "signature": ("2a8648ce3d040302", "2a8648ce3d040377"),
+    "extension": ("0603551d0e", "0603551d77"),
+}
+"""What is changed in a certificate so that it still has the form of one, in hex digits."""
+
+
+def edited(certificate: bytes, what: str) -> bytes:
+    """Return a certificate with something in it that no library knows."""
+    before, after = map(bytes.fromhex, EDITS[what])
+    _, *lines, _ = certificate.splitlines()
+    found = base64.b64decode(b"".join(lines))
+    assert before in found
+    body = base64.encodebytes(found.replace(before, after))
+    return b"-----BEGIN CERTIFICATE-----\n" + body + b"-----END CERTIFICATE-----\n"
+
 
 LEAF_DAYS = 30
 CA_DAYS = 5 * 365

@@ -1,6 +1,7 @@
 """The CA of one cluster as its Secret has it, and the names of its members' certificates. Pure."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from stele.adapters.kubernetes.secret_store import TLS, Content, StoredSecret
 from stele.adapters.pki.certificates import Facts, Names, Pair, check_pair, read_certificate
@@ -79,8 +80,8 @@ class Authority:
         return Content(data, {PROMOTE_AT: f"{self.promote_at:.0f}", HANDLED: self.handled}, TLS)
 
     @classmethod
-    def read(cls, secret: StoredSecret) -> "Authority":
-        """Return what a Secret has. Raises Corrupt with what to do."""
+    def read(cls, secret: StoredSecret, now: float) -> "Authority":
+        """Return what a Secret has. Raises Corrupt with what to do, also for a CA that has ended."""
         data = secret.data
         try:
             found = cls(
@@ -95,6 +96,10 @@ class Authority:
                 read_certificate(pair.certificate)
             if found.old:
                 read_certificate(found.old)
+            if (ends := found.validity.ends) <= now:
+                raise Corrupt(
+                    f"its certificate ended at {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
+                )
         except (KeyError, ValueError, Corrupt) as error:
             text = str(error.args[0]) if isinstance(error, Corrupt) else repr(error)
             raise Corrupt(

@@ -147,7 +147,7 @@ class Certificates:
         if found is None:
             content = Authority(await _new_authority(cluster, now)).content
             found = await self._secrets.keep(name, content, mark, now)
-        return Authority.read(found)
+        return Authority.read(found, now)
 
     async def _member(
         self, cluster: TabletCluster, member: TabletMember, authority: Authority, now: float

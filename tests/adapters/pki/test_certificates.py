@@ -18,6 +18,7 @@ from stele.adapters.pki.certificates import (
     sign_leaf,
 )
 from stele.errors import Corrupt
+from tests.fakes.pki import EDITS, edited
 
 NOW = 1_800_000_000.0
 DAY = 86_400
@@ -132,3 +133,27 @@ def test_what_cannot_be_used_is_corrupt() -> None:
         with pytest.raises(Corrupt):
             read_certificate(text)
     assert b"PRIVATE" not in repr(LEAF).encode()
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edited_certificate_is_corrupt_or_not_signed_and_raises_nothing_else(what: str) -> None:
+    odd, odd_ca = edited(LEAF.certificate, what), edited(CA.certificate, what)
+    found = []
+    for work in (
+        lambda: read_certificate(odd),
+        lambda: check_pair(Pair(odd, LEAF.key)),
+        lambda: is_signed_by(odd, CA.certificate),
+        lambda: is_signed_by(LEAF.certificate, odd_ca),
+        lambda: sign_leaf(Pair(odd_ca, CA.key), NAMES, NOW, 30),
+    ):
+        try:
+            found.append(work())
+        except Corrupt:
+            found.append(False)
+    assert False in found
+
+
+@pytest.mark.parametrize("late", [0, 7200, 30 * DAY])
+def test_a_ca_that_has_ended_signs_nothing(late: int) -> None:
+    with pytest.raises(Corrupt, match="the CA ended at"):
+        sign_leaf(CA, NAMES, NOW + 5 * 365 * DAY + late, 30)

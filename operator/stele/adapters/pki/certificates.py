@@ -4,7 +4,8 @@ Making a key and signing takes less than a millisecond on most machines, but ten
 it outside of the event loop.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -21,6 +22,18 @@ SKEW = timedelta(hours=1)
 """How long before its making a certificate is valid, for clocks that are behind."""
 NAME_CHARACTERS_MAX = 64
 """Longest common name that X.509 allows."""
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for certificates that people edited, or that other programs made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,15 @@ class Facts:
     hosts: tuple[str, ...]
 
 
+@contextmanager
+def _read() -> Iterator[None]:
+    """Raise Corrupt for all that can be wrong with what a Secret has: nothing else ends a caller."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise Corrupt(f"certificate: {error}") from None
+
+
 def make_authority(name: str, now: float, days: int) -> Pair:
     """Make a CA that signs leaves only."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -65,16 +87,19 @@ def make_authority(name: str, now: float, days: int) -> Pair:
     return _signed(builder.add_extension(_issued_by(key.public_key()), critical=False), key, key)
 
 
+@_read()
 def sign_leaf(authority: Pair, names: Names, now: float, days: int) -> Pair:
     """Make a key and its certificate, for servers and clients, that ends with the CA at the latest.
 
-    Raises Corrupt when the CA cannot be read, or does not fit its key.
+    Raises Corrupt when the CA cannot be read, does not fit its key, or has ended.
     """
     issuer, issuer_key = _certificate(authority.certificate), _key(authority.key)
     if issuer.public_key() != issuer_key.public_key():
         raise Corrupt("the key of the CA is not that of its certificate")
-    key = ec.generate_private_key(ec.SECP256R1())
     ends = min(now + timedelta(days=days).total_seconds(), issuer.not_valid_after_utc.timestamp())
+    if ends <= now:
+        raise Corrupt(f"the CA ended at {issuer.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_subject(names.common), issuer.subject, key.public_key(), now, ends)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     for extension, critical in (
@@ -88,39 +113,37 @@ def sign_leaf(authority: Pair, names: Names, now: float, days: int) -> Pair:
     return _signed(builder, key, issuer_key)
 
 
+@_read()
 def read_certificate(pem: bytes) -> Facts:
     """Return what the first certificate says. Raises Corrupt."""
     found = _certificate(pem)
-    try:
-        own = found.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-        issuer = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-        uris, hosts = _names_of(found)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
-        raise Corrupt(f"certificate: {error}") from None
+    own = found.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    issuer = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    uris, hosts = _names_of(found)
     begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
     return Facts(begins, ends, own, issuer or b"", uris, hosts)
 
 
+@_read()
 def check_pair(pair: Pair) -> None:
     """Raise Corrupt unless certificate and key can be read and fit."""
     if _certificate(pair.certificate).public_key() != _key(pair.key).public_key():
         raise Corrupt("the key is not that of the certificate")
 
 
+@_read()
 def is_signed_by(leaf: bytes, authority: bytes) -> bool:
     """Return whether the CA has signed the leaf. Raises Corrupt when either cannot be read."""
+    signed, issuer = _certificate(leaf), _certificate(authority)
     try:
-        _certificate(leaf).verify_directly_issued_by(_certificate(authority))
-    except (ValueError, TypeError, InvalidSignature):
+        signed.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
 
 def _certificate(pem: bytes) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError as error:
-        raise Corrupt(f"certificate: {error}") from None
+    return x509.load_pem_x509_certificate(pem)
 
 
 def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
