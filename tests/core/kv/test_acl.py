@@ -94,6 +94,15 @@ def test_a_wrong_rule_is_named_with_what_was_expected(rule, text):
     assert str(caught.value).startswith("Error in ACL rule '")
 
 
+def test_a_user_that_is_locked_out_stays_so_whatever_its_rules_say():
+    found = [
+        compile_user("u", rules, active=active).active
+        for rules in (["on"], ["off"])
+        for active in (True, False)
+    ]
+    assert found == [True, False, False, False]
+
+
 def test_numbers_of_rules_and_patterns_are_limited():
     with pytest.raises(RuleError, match=f"at most {RULES_MAX}"):
         compile_user("u", ["+get"] * (RULES_MAX + 1))

@@ -187,13 +187,14 @@ def _refused_channel(user: User, channels: Sequence[bytes], *, literal: bool) ->
 def compile_user(
     name: str, rules: Sequence[Rule], keyspaces: Iterable[str] = (), *, active: bool = True
 ) -> User:
-    """Return the user that rules make of one without rights. Raises RuleError."""
+    """Return the user that rules make of one without rights; not `active`: whatever they say. Raises
+    RuleError."""
     if len(rules) > RULES_MAX:
         raise RuleError(f"{len(rules)} rules; at most {RULES_MAX} are possible")
-    user = User(name, active, keyspaces=tuple(each.encode() for each in keyspaces))
+    user = User(name, keyspaces=tuple(each.encode() for each in keyspaces))
     for rule in rules:
         user = _apply(user, rule)
-    return user
+    return replace(user, active=user.active and active)
 
 
 def _apply(user: User, rule: Rule) -> User:
