@@ -46,6 +46,12 @@ def cluster(
     return TabletCluster.model_validate({"metadata": metadata, "spec": SPEC | spec, "status": status})
 
 
+def with_status(cluster: TabletCluster, **fields: Any) -> TabletCluster:
+    """The same with other fields of the status."""
+    whole = cluster.to_dict()
+    return TabletCluster.model_validate(whole | {"status": whole["status"] | fields})
+
+
 class Desk:
     """As much of a console as the commands use; each look sees the next cluster."""
 
@@ -97,14 +103,15 @@ def test_status_after_a_restart_waits_for_the_operator_to_see_it(run: Run, desk:
     """An annotation leaves the generation as it is: the status of before says that all is done."""
     desk(
         cluster(3, True, asked="noon"),
-        cluster(3, True, asked="noon", told="eleven"),
-        cluster(0, False, asked="noon", told="noon"),
-        cluster(3, True, asked="noon", told="noon"),
+        cluster(3, True, asked="noon", told="eleven", image="stele:2"),
+        cluster(0, False, asked="noon", told="noon", image="stele:2"),
+        cluster(3, True, asked="noon", told="noon", image="stele:2"),
     )
     assert run("rollout", "status", "demo").out.splitlines() == [
+        "demo: the operator that leads is too old to report stele.dev/restartedAt: upgrade it",
         "demo: the operator has not seen stele.dev/restartedAt noon yet",
         "demo: 0 of 3 members are as the spec says",
-        "demo: 3 of 3 members are as the spec says",
+        "demo: 3 of 3 members are as the spec says (image stele:2)",
     ]
     desk(cluster(3, True, told="noon"), cluster(3, True))
     first = run("rollout", "status", "demo").out.splitlines()[0]
@@ -138,13 +145,52 @@ def test_status_does_not_wait_for_an_image_that_the_spec_excludes(run: Run, desk
     assert run("rollout", "status", "demo", "--image", "stele:2").code == 0
 
 
-def test_status_says_what_it_waits_for_when_users_delete_the_pods(run: Run, desk: Any) -> None:
-    why = (
-        "not as the spec says: pod demo-0 (revision); spec.updateStrategy.type is OnDelete: delete their pods"
+@pytest.mark.parametrize(
+    ("spec", "held"),
+    [
+        (
+            {"updateStrategy": {"type": "OnDelete"}},
+            "spec.updateStrategy.type is OnDelete: delete their pods one by one",
+        ),
+        (
+            {"updateStrategy": {"paused": True}},
+            "spec.updateStrategy.paused is true: kubectl stele rollout resume",
+        ),
+        ({"migration": {"paused": True}}, "spec.migration.paused is true"),
+    ],
+)
+def test_status_ends_when_nothing_is_restarted_by_itself(
+    run: Run, desk: Any, spec: dict[str, Any], held: str
+) -> None:
+    """What was under way is completed first."""
+    why = f"not as the spec says: pod demo-0 (revision); {held}"
+    desk(
+        cluster(1, False, condition("Progressing", "True", "RollingUpdate", "demo-1 restarts"), **spec),
+        cluster(2, False, condition("Progressing", "False", "MembersOutdated", why), **spec),
     )
-    desk(cluster(0, False, condition("Progressing", "False", "MembersOutdated", why)))
-    ran = run("rollout", "status", "demo", "--timeout", "0.01")
-    assert (ran.code, ran.out.strip()) == (1, f"demo: 0 of 3 members are as the spec says; {why}")
+    ran = run("rollout", "status", "demo", "--timeout", "5")
+    assert (ran.code, ran.out.splitlines()[-1]) == (1, f"demo: 2 of 3 members are as the spec says; {why}")
+    assert f"HELD_BACK: demo: no member is restarted by itself: {held}" in ran.err
+
+
+def test_status_counts_no_members_below_the_partition(run: Run, desk: Any) -> None:
+    """That of a new member with a low index is up to date, so the number of them does not tell."""
+    left = "spec.updateStrategy.partition is 2: members below it keep their pods"
+    own: dict[str, Any] = {"updateStrategy": {"partition": 2}}
+    old = "not as the spec says: pod demo-1 (revision)"
+    outdated = [
+        {"conditions": [condition("Ready", "False", reason, f"{old}; {text}")]}
+        for reason, text in (
+            ("MembersOutdated", "they are replaced by themselves"),
+            ("UnderReplicated", left),
+            ("MembersOutdated", left),
+        )
+    ]
+    desk(*(with_status(cluster(1, False, **own), **each) for each in outdated))
+    assert run("rollout", "status", "demo", "--timeout", "5").out.splitlines() == [
+        "demo: 1 of 3 members are as the spec says",
+        f"demo: 1 of 3 members are as the spec says; {left}",
+    ]
 
 
 def test_status_ends_when_the_spec_cannot_be_read(run: Run, desk: Any) -> None:

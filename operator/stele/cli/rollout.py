@@ -13,7 +13,7 @@ from stele.cli.waiting import POLL_SECONDS
 from stele.core.control.state import UpdatePolicy
 from stele.errors import BadInput, Refused
 from stele.model import TabletCluster
-from stele.model.conditions import ConditionType, Reason, find_condition, timestamp
+from stele.model.conditions import Condition, ConditionType, Reason, find_condition, timestamp
 from stele.model.rollout import RESTARTED_AT, Revision
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def status(
     """Show how many members are as the spec says, and wait for the others.
 
     After a helm upgrade, name the image of members: an operator of before may still report that all is done.
-    Exits with 1 when a member does not come back, or when the time is over.
+    Exits with 1 when a member does not come back, when a pause or the strategy keeps members from being
+    restarted, or when the time is over.
 
     \b
     Examples:
@@ -97,12 +98,17 @@ def _check_image(cluster: TabletCluster, image: str) -> None:
 
 
 def _check_goes_on(cluster: TabletCluster, image: str) -> None:
-    """Raise Refused when a user has to set something right first."""
-    stalled = find_condition(cluster.status.conditions, ConditionType.STALLED)
-    if _not_seen(cluster, image) or stalled is None or stalled.status != "True":
+    """Raise Refused when a user has to set something right first, or keeps members from being restarted."""
+    if _not_seen(cluster, image):
         return
-    if stalled.reason in (Reason.UPDATE_FAILED, Reason.INVALID_RESOURCE):
-        raise Refused(f"{cluster.metadata.name}: {stalled.message}", "UPDATE_FAILED")
+    name, stalled = cluster.metadata.name, find_condition(cluster.status.conditions, ConditionType.STALLED)
+    failed = (Reason.UPDATE_FAILED, Reason.INVALID_RESOURCE)
+    if stalled is not None and stalled.status == "True" and stalled.reason in failed:
+        raise Refused(f"{name}: {stalled.message}", "UPDATE_FAILED")
+    found = find_condition(cluster.status.conditions, ConditionType.PROGRESSING)
+    waits = found is not None and (found.status, found.reason) == ("False", Reason.MEMBERS_OUTDATED)
+    if waits and (held := _held_back(cluster)):
+        raise Refused(f"{name}: no member is restarted by itself: {held}", "HELD_BACK")
 
 
 def _not_seen(cluster: TabletCluster, image: str) -> str:
@@ -113,6 +119,8 @@ def _not_seen(cluster: TabletCluster, image: str) -> str:
     status, wanted = cluster.status, cluster.metadata.annotations.get(RESTARTED_AT, "")
     if status.observed_generation < cluster.metadata.generation:
         return "the operator has not seen the latest spec yet"
+    if wanted and not status.member_image:
+        return f"the operator that leads is too old to report {RESTARTED_AT}: upgrade it"
     if status.restarted_at != wanted:
         return f"the operator has not seen {RESTARTED_AT} {wanted or 'removed'} yet"
     if image and status.member_image != image:
@@ -122,10 +130,28 @@ def _not_seen(cluster: TabletCluster, image: str) -> str:
 
 
 def is_done(cluster: TabletCluster, image: str = "") -> bool:
-    """Return whether the operator has seen what is wanted, and all members are as it says and serve."""
+    """Return whether the operator has seen what is wanted, and all members are as it says and serve.
+
+    Members below spec.updateStrategy.partition are not wanted to be.
+    """
     counts, ready = cluster.status.members, find_condition(cluster.status.conditions, ConditionType.READY)
-    all_updated = counts.updated >= counts.desired and ready is not None and ready.status == "True"
-    return all_updated and not _not_seen(cluster, image)
+    if ready is None or _not_seen(cluster, image):
+        return False
+    if ready.status == "True":
+        return counts.updated >= counts.desired
+    return bool(_left_alone(cluster, ready))
+
+
+def _left_alone(cluster: TabletCluster, ready: Condition) -> str:
+    """Return which members keep their pods, if these are all that is not as the spec says.
+
+    How many are updated does not tell: those that are new have the newest pods, also with a low index.
+    """
+    from stele.core.control.restarts.rolling_update import left_alone
+
+    left = left_alone(_policy(cluster))
+    is_last = left and ready.reason == Reason.MEMBERS_OUTDATED and ready.message.endswith(f"; {left}")
+    return left if is_last else ""
 
 
 def progress_of(cluster: TabletCluster, image: str = "") -> str:
@@ -135,6 +161,9 @@ def progress_of(cluster: TabletCluster, image: str = "") -> str:
         return f"{name}: {unseen}"
     counts = f"{name}: {status.members.updated} of {status.members.desired} members are as the spec says"
     if is_done(cluster, image):
+        ready = find_condition(status.conditions, ConditionType.READY)
+        left = _left_alone(cluster, ready) if ready is not None else ""
+        counts += f"; {left}" if left else ""
         return f"{counts} (image {status.member_image})" if status.member_image else counts
     found = find_condition(status.conditions, ConditionType.PROGRESSING)
     return f"{counts}; {found.message}" if found is not None and found.message else counts
@@ -193,15 +222,25 @@ async def _restart(console: "Console", name: str) -> str:
 
 def restart_of(cluster: TabletCluster) -> str:
     """Return what becomes of a restart that was asked for."""
-    from stele.core.control.restarts.rolling_update import held_back, left_alone
+    from stele.core.control.restarts.rolling_update import left_alone
 
-    spec, update = cluster.spec, cluster.spec.update_strategy
-    policy = UpdatePolicy(update.type, update.paused, update.partition)
-    paused = cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
-    if held := held_back(policy, paused, spec.state, spec.migration.paused):
+    if held := _held_back(cluster):
         return f"no member is restarted by itself: {held}"
-    left = left_alone(policy)
+    left = left_alone(_policy(cluster))
     return "members are restarted one after the other" + (f"; {left}" if left else "")
+
+
+def _held_back(cluster: TabletCluster) -> str:
+    """Return what a user set that keeps members from being restarted; empty when nothing does."""
+    from stele.core.control.restarts.rolling_update import held_back
+
+    spec, paused = cluster.spec, cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
+    return held_back(_policy(cluster), paused, spec.state, spec.migration.paused)
+
+
+def _policy(cluster: TabletCluster) -> UpdatePolicy:
+    update = cluster.spec.update_strategy
+    return UpdatePolicy(update.type, update.paused, update.partition)
 
 
 @app.command()
