@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, SECRETS
-from stele.adapters.pki.certificates import is_signed_by, read_certificate
+from stele.adapters.pki.certificates import canonical_host, is_signed_by, read_certificate
 from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
@@ -414,6 +414,30 @@ async def test_a_ca_that_has_ended_ends_nothing_and_is_said(scene: Scene) -> Non
     assert (status, reason) == ("False", "CertificateUnusable")
     assert "its certificate ended at 20" in text
     assert scene.told == "Required"
+
+
+@pytest.mark.parametrize("host", ["2001:DB8:0:0::1", "::ffff:10.0.0.1", "10.0.0.1", "shop.example.com"])
+async def test_a_certificate_is_made_once_whatever_form_the_announced_host_has(
+    scene: Scene, host: str
+) -> None:
+    announce = {"host": host, "portStep": 10}
+    await scene.begin(**TLS, resp={"cluster": {"announce": announce}})
+    await scene.rounds_until_quiet()
+    hosts = read_certificate((await scene.data("demo-0-tls"))["tls.crt"]).hosts
+    assert canonical_host(host) == hosts[-1]
+
+
+async def test_a_certificate_that_ends_with_its_ca_is_not_made_again_and_again(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    ends = read_certificate((await scene.data("demo-ca"))["tls.crt"]).ends
+    await scene.load(0)
+    scene.state.membership.liveness[1].report = None
+    scene.now = datetime.fromtimestamp(ends, UTC) - timedelta(minutes=20)
+    await scene.round(3)
+    before = scene.api.writes
+    await scene.round(3)
+    assert scene.api.writes == before
 
 
 async def test_without_the_right_pods_start_and_the_command_is_said(scene: Scene) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from stele.adapters.kubernetes.secret_store import TLS, Content, StoredSecret
-from stele.adapters.pki.certificates import Facts, Names, Pair, check_pair, read_certificate
+from stele.adapters.pki.certificates import Facts, Names, Pair, canonical_host, check_pair, read_certificate
 from stele.core.security.identity import Holder, Role
 from stele.core.security.rotation import CaState, Step, Validity, promote_at
 from stele.errors import Corrupt
@@ -120,5 +120,5 @@ def member_names(cluster: TabletCluster, member: str) -> Names:
     ends = "", f".{namespace}", f".{namespace}.svc"
     services = [f"{host}{end}" for host in (name, f"{member}.{headless}") for end in ends]
     announced, _, _ = cluster.spec.resp.cluster.announced.of(member, "")
-    hosts = [*services, "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid", announced]
+    hosts = [*services, "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid", canonical_host(announced)]
     return Names(member, (Holder(uid, Role.MEMBER, member).uri,), tuple(filter(None, dict.fromkeys(hosts))))

@@ -212,9 +212,11 @@ def _check(secret: StoredSecret, authority: Authority, names: Names, now: float)
         return None
     validity = validity_of(facts)
     right = signed and (facts.uris, facts.hosts) == (names.uris, names.hosts)
-    if not right or now >= validity.renew_at:
+    # Another one would not last longer than the CA either.
+    renew_at = validity.renew_at if validity.ends < authority.validity.ends else float("inf")
+    if not right or now >= renew_at:
         return None
-    return _Checked(secret, authority, names, validity.ends, validity.renew_at)
+    return _Checked(secret, authority, names, validity.ends, renew_at)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from stele.adapters.pki.certificates import (
     Names,
     Pair,
+    canonical_host,
     check_pair,
     is_signed_by,
     make_authority,
@@ -157,3 +158,10 @@ def test_an_edited_certificate_is_corrupt_or_not_signed_and_raises_nothing_else(
 def test_a_ca_that_has_ended_signs_nothing(late: int) -> None:
     with pytest.raises(Corrupt, match="the CA ended at"):
         sign_leaf(CA, NAMES, NOW + 5 * 365 * DAY + late, 30)
+
+
+@pytest.mark.parametrize("host", ["2001:DB8:0:0::1", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.1", "shop"])
+def test_a_host_is_read_as_it_was_made_canonical(host: str) -> None:
+    leaf = sign_leaf(CA, Names("demo-0", (), (host,)), NOW, 30)
+    assert read_certificate(leaf.certificate).hosts == (canonical_host(host),)
+    assert canonical_host(canonical_host(host)) == canonical_host(host)

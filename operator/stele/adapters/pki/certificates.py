@@ -77,6 +77,14 @@ def _read() -> Iterator[None]:
         raise Corrupt(f"certificate: {error}") from None
 
 
+def canonical_host(host: str) -> str:
+    """Return a host as a certificate has it: an address in its short form, without a zone."""
+    try:
+        return str(ip_address(ip_address(host).packed))
+    except ValueError:
+        return host
+
+
 def make_authority(name: str, now: float, days: int) -> Pair:
     """Make a CA that signs leaves only."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -201,7 +209,7 @@ def _alternatives(names: Names) -> x509.SubjectAlternativeName:
 
 def _host(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ip_address(host))
+        return x509.IPAddress(ip_address(canonical_host(host)))
     except ValueError:
         return x509.DNSName(host)
 
