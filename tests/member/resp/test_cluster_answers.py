@@ -105,6 +105,33 @@ async def test_a_large_map_is_made_in_many_turns(name: bytes) -> None:
     assert 0 < turns.entries_max <= limits.TURN_ENTRIES_MAX
 
 
+@pytest.mark.parametrize("failure", [MemoryError, asyncio.CancelledError])
+async def test_an_answer_that_could_not_be_made_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
+    answers = ClusterAnswers(TurnBudget(asyncio.get_running_loop().call_soon))
+    table, ports = large_map(), Ports(6380, 6381)
+
+    def pieces(*_: object) -> Iterator[list[SlotRange]]:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterMap, "pieces", pieces)
+        asked = [answers.of(table, b"SLOTS", ports, resp3=False) for _ in range(2)]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in told] == [failure] * 2
+    assert len((await answers.of(table, b"SLOTS", ports, resp3=False)).data) > 1_000_000
+
+
+async def test_all_answers_for_a_map_take_no_more_than_documented() -> None:
+    answers, table = ClusterAnswers(TurnBudget(asyncio.get_running_loop().call_soon)), large_map()
+    size = 0
+    for name in ENCODERS:
+        for resp3 in (False, True):
+            size += len((await answers.of(table, name, Ports(6380, 6381), resp3=resp3)).data)
+    assert size <= 6 * 1024 * 1024
+
+
 async def test_answers_go_with_their_map() -> None:
     answers = ClusterAnswers(TurnBudget(asyncio.get_running_loop().call_soon))
     table = large_map()

@@ -27,19 +27,26 @@ class Ports(NamedTuple):
     read: int
 
 
+_Key = tuple[bytes, Ports, bool]
+_Made = dict[_Key, asyncio.Task[bytes]]
+
+
 class ClusterAnswers:
     """The encoded answers for maps that are in use: a map that is gone takes its answers along."""
 
     def __init__(self, turn_budget: TurnBudget) -> None:
         self._turn_budget = turn_budget
-        self._made: WeakKeyDictionary[ClusterMap, dict[tuple[bytes, Ports, bool], asyncio.Task[bytes]]]
-        self._made = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[ClusterMap, _Made] = WeakKeyDictionary()
 
     async def of(self, table: ClusterMap, name: bytes, ports: Ports, *, resp3: bool) -> Encoded:
-        """Return the answer to a subcommand of `ENCODERS`, for all who ask for it."""
+        """Return the answer to a subcommand of `ENCODERS`, for all who ask for it.
+
+        One that cannot be made is made anew for who asks next.
+        """
         made, key = self._made.setdefault(table, {}), (name, ports, resp3)
         if key not in made:
-            made[key] = asyncio.create_task(self._encode(ENCODERS[name](table, ports, resp3)))
+            task = made[key] = asyncio.create_task(self._encode(ENCODERS[name](table, ports, resp3)))
+            task.add_done_callback(partial(_drop_failed, made, key))
         return Encoded(await asyncio.shield(made[key]))
 
     async def _encode(self, pieces: Iterator[bytes]) -> bytes:
@@ -47,6 +54,11 @@ class ClusterAnswers:
         while (piece := await self._turn_budget.run(PIECE_ROWS, step)) is not None:
             done.append(piece)
         return b"".join(done)
+
+
+def _drop_failed(made: _Made, key: _Key, task: asyncio.Task[bytes]) -> None:
+    if task.cancelled() or task.exception() is not None:
+        del made[key]
 
 
 def _slots(table: ClusterMap, ports: Ports, resp3: bool) -> Iterator[bytes]:
