@@ -100,6 +100,12 @@ class Scene:
         self.cache.put(CLUSTERS, stored)
         self.restart()
 
+    async def begin_open(self, **spec: Any) -> None:
+        """A cluster that clients use already asks for more."""
+        await self.begin()
+        await self.round(2)
+        await self.change(**spec)
+
     def restart(self) -> None:
         """Another process takes over, which remembers nothing."""
         stored = self.cache.get(CLUSTERS, self.namespace, "demo")
@@ -206,7 +212,7 @@ async def test_a_cluster_that_asks_for_nothing_has_no_secrets(scene: Scene) -> N
 
 
 async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Scene) -> None:
-    await scene.begin(**TLS)
+    await scene.begin_open(**TLS)
     await scene.round(2)
     assert all([await scene.exists(name) for name in NAMES])
     assert scene.told is None
@@ -226,6 +232,33 @@ async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Sce
     status, reason, text = await scene.condition("Secured")
     assert (status, reason) == ("False", "NotAsked")
     assert "spec.security.clients.auth is Off" in text
+
+
+BOTH = {"security": {"clients": {"tls": "Required", "clientCertificates": "Require", "auth": "Required"}}}
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["with rights", "without rights"])
+async def test_a_new_cluster_is_closed_from_its_first_message_on(scene: Scene, refuses: bool) -> None:
+    scene.api.refuses = refuses
+    await scene.begin(**BOTH)
+
+    def check() -> None:
+        told = scene.world.desired().member_settings
+        assert (told.client_tls, told.client_certificates, told.auth) == ("Required", "Require", "Required")
+
+    check()
+    await scene.round(3)
+    check()
+    status, reason, _ = await scene.condition("Secured")
+    assert (status, reason) == ("False", "NoSecretRights" if refuses else "WaitsForMembers")
+    scene.restart()
+    check()
+    await scene.round()
+    check()
+    if not refuses:
+        await scene.rounds_until_quiet()
+        await scene.round()
+        assert (await scene.condition("Secured"))[0] == "True"
 
 
 async def test_a_level_that_was_reached_stays_for_a_new_master_and_a_renewed_certificate(
@@ -363,7 +396,7 @@ async def test_a_secret_of_others_is_left_alone_and_said(scene: Scene, taken: st
         "data": {"password": "aHVzaA=="},
     }
     stored = await scene.api._api.create(SECRETS, scene.namespace, theirs)
-    await scene.begin(**TLS)
+    await scene.begin_open(**TLS)
     await scene.round(3)
     assert await scene.secret(taken) == stored
     assert (await scene.condition("CertificatesHealthy"))[:2] == ("False", "NameTaken")
@@ -442,7 +475,7 @@ async def test_a_certificate_that_ends_with_its_ca_is_not_made_again_and_again(s
 
 async def test_without_the_right_pods_start_and_the_command_is_said(scene: Scene) -> None:
     scene.api.refuses = True
-    await scene.begin(**TLS)
+    await scene.begin_open(**TLS)
     await scene.round(3)
     assert scene.told is None
     for type_ in ("Secured", "CertificatesHealthy"):
@@ -553,7 +586,7 @@ async def test_a_password_that_a_person_chose_is_hashed_slowly_and_always_the_sa
 async def test_users_of_others_are_left_alone(scene: Scene, taken: str) -> None:
     theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": taken}, "type": "Opaque"}
     stored = await scene.api._api.create(SECRETS, scene.namespace, theirs)
-    await scene.begin(**PASSWORDS)
+    await scene.begin_open(**PASSWORDS)
     await scene.round(3)
     assert await scene.secret(taken) == stored
     assert scene.world.desired().auth is None

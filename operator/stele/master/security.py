@@ -1,7 +1,8 @@
 """What one cluster asks of its clients: the Secrets for it, the level in force, and what the status says.
 
 A level rises only once every member uses its certificate, and from then on stays while it is asked for: a
-member that joins, or a certificate that is renewed, does not lower it.
+member that joins, or a certificate that is renewed, does not lower it. A new cluster, which nobody uses yet,
+has its level from the beginning, whether or not its members can let anybody in.
 """
 
 import time
@@ -43,11 +44,14 @@ class ClusterSecurity:
         self._certificates, self._users = Certificates(self._secrets), Users(self._secrets)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
-        self._uses_tls = False
+        self._uses_tls = self._begun_closed = False
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
         clients, before = cluster.spec.security.clients, cluster.status.security
+        if _is_new(cluster):
+            self._begun_closed = _asks(cluster)
+            return desired
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
             desired = replace(desired, client_tls=None, client_certificates=None)
@@ -74,6 +78,8 @@ class ClusterSecurity:
         except Conflict:
             return
         self._uses_tls = self._problem is None and not self._certificates.waits
+        if (self._uses_tls or not _asks_tls(cluster)) and (self._users.ready or not _asks_auth(cluster)):
+            self._begun_closed = False
 
     async def _ensure(
         self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: float
@@ -106,8 +112,10 @@ class ClusterSecurity:
             days_left=self._certificates.days_left if asks_tls else None,
         )
         reason, problem = self._why() if _asks(cluster) else (Reason.AS_DESIRED, "")
-        waits = [f"TLS for clients waits: {self._certificates.waits}"] if desired.client_tls is None else []
-        if desired.auth is None:
+        waits = []
+        if desired.client_tls is None or (self._begun_closed and asks_tls and self._certificates.waits):
+            waits.append(f"TLS for clients waits: {self._certificates.waits}")
+        if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and not self._users.ready):
             waits.append("authentication waits until members have the file of users")
         changes = self._certificates.changes_ca
         return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes)
@@ -149,6 +157,12 @@ class ClusterSecurity:
 
 def _asks(cluster: TabletCluster) -> bool:
     return _asks_tls(cluster) or _asks_auth(cluster)
+
+
+def _is_new(cluster: TabletCluster) -> bool:
+    """Return whether nobody can have used it: nothing is stored, and members have been told nothing."""
+    before = cluster.status.security
+    return cluster.status.version_sum == 0 and before.tls is None and before.auth is None
 
 
 def _asks_auth(cluster: TabletCluster) -> bool:
