@@ -1,5 +1,6 @@
 """Keyspace objects, their catalog and their statuses, on a simulated and on a real API server."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from stele.adapters.kubernetes.api import CONFIG_MAPS, KEYSPACES
 from stele.adapters.kubernetes.keyspace_store import KeyspaceStore
-from stele.core.control.commands import ClearKeyspaces, ExchangeReply, KeyspaceSize
+from stele.core.control.commands import ClearKeyspaces, ClusterState, ExchangeReply, KeyspaceSize
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.formats import FIRST, SPOKEN
@@ -18,10 +19,12 @@ from stele.errors import Conflict, Corrupt
 from stele.master import keyspaces
 from stele.master.cache import Cache
 from stele.master.keyspaces import KeyspaceObjects
+from stele.master.placements import waits_until
 from stele.model import Keyspace, Unreadable
 from stele.model.conditions import find_condition
 from stele.model.ownership import NameTaken
 from tests.fakes.objects import body
+from tests.fakes.spec import desired_spec
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1"}
@@ -77,6 +80,7 @@ class Scene:
         for index in entries:
             self.report(index, 0)
         self.reachable, self.undeclared = {0, 1}, Undeclared.ALLOW
+        self.desired = desired_spec()
         self.take_over()
 
     def take_over(self) -> None:
@@ -116,7 +120,8 @@ class Scene:
         return stored is not None
 
     async def round(self) -> Catalog:
-        await self.objects.ensure(self.state, self.reachable, self.undeclared)
+        waits = waits_until(self.state, self.desired)
+        await self.objects.ensure(self.state, self.reachable, self.undeclared, waits)
         for stored, status in self.objects.statuses(self.state, self.clock):
             await keyspaces.write(self.api, self.cache, stored, status)
         stored_catalog = await store_of(self.api, self.namespace).load()
@@ -613,6 +618,30 @@ async def test_a_table_with_all_groups_that_are_possible_takes_no_more(scene: Sc
     state, reason, _, text = await scene.ready("sessions")
     assert (state, reason) == ("Stalled", "TooManyPartitions")
     assert text.startswith("1000 keyspaces have had partitions of their own, and these stay")
+
+
+@pytest.mark.parametrize(
+    ("closed", "text"),
+    [({"paused": True}, "stele.dev/paused is removed"), ({"state": ClusterState.FROZEN}, "it is Frozen")],
+)
+async def test_nobody_is_refused_while_no_partitions_are_added(
+    scene: Scene, closed: dict[str, Any], text: str
+) -> None:
+    """One that waits already goes on: it may be getting them."""
+    await scene.declare("before", placement=PLACEMENT)
+    await scene.round()
+    opened, scene.desired = scene.desired, replace(scene.desired, **closed)
+    await scene.declare("sessions", placement=PLACEMENT)
+    assert await scene.round() == Catalog(2, {"before": OWN, "sessions": Settings()})
+    scene.report(0, 2)
+    scene.report(1, 2)
+    await scene.round()
+    shown = await scene.ready("sessions")
+    assert shown[:2] == ("Reconciling", "WaitsForMembers")
+    assert f"{text}; until then it is in those that it shares" in shown[3]
+    assert f"{text}; until then clients are answered TRYAGAIN" in (await scene.ready("before"))[3]
+    scene.desired = opened
+    assert (await scene.round()).keyspaces["sessions"] == OWN
 
 
 async def test_more_copies_than_members_are_said(scene: Scene) -> None:

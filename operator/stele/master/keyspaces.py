@@ -28,7 +28,7 @@ from stele.master.dropped_keyspaces import DroppedKeyspaces
 from stele.master.keyspace_sizes import EMPTY, ShownSizes, Size, over_quota, quota_conditions, sizes
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
 from stele.master.merge_patch import patch_of
-from stele.master.placements import misfit, placement_verdict, shown_placement
+from stele.master.placements import Wait, misfit, placement_verdict, shown_placement
 from stele.master.status_writer import patch_status
 from stele.model import Keyspace, Unreadable
 from stele.model.conditions import Reason
@@ -91,6 +91,7 @@ class KeyspaceObjects:
         self.groups: tuple[DesiredGroup, ...] = ()
         self._sizes: dict[str, Size] = {}
         self._shown_sizes = ShownSizes()
+        self._waits = ""
         self.problem: SteleError | None = None
 
     def objects(self) -> list[Object]:
@@ -129,8 +130,13 @@ class KeyspaceObjects:
         state: State,
         reachable: Collection[MemberIndex],
         undeclared: Undeclared = Undeclared.ALLOW,
+        waits: str = "",
     ) -> None:
-        """Store the catalog when the objects have changed, and drop entries of deleted ones."""
+        """Store the catalog when the objects have changed, and drop entries of deleted ones.
+
+        `waits` says until when no keyspace can get its own partitions, empty when it can.
+        """
+        self._waits = waits
         self._sizes = sizes(state, reachable)
         try:
             await self._keep_finalizers()
@@ -176,13 +182,16 @@ class KeyspaceObjects:
     ) -> bool:
         """Return whether a keyspace has partitions of its own, or nothing that is known speaks against it.
 
-        What is known of one that was declared before is what all members have reported since.
+        What is known of one that was declared before is what all members have reported since. While none is
+        added, nobody is refused for it; that is not taken back, as a decision may just be adding it.
         """
         if state.table.groups.of(keyspace) is not None:
             return True
         if misfit(state, keyspace, wanted) or self._sizes.get(keyspace, EMPTY).entries:
             return False
         before, since = self.catalog.keyspaces.get(keyspace), self._since.get(keyspace, 0)
+        if self._waits and (before is None or not before.own_partitions):
+            return False
         if before is None or before.own_partitions:
             return True
         reported = _reported(state)
@@ -287,7 +296,9 @@ class KeyspaceObjects:
             text = f"members that do not use these settings yet: {waits}"
             return Progress.UNDER_WAY, Reason.WAITS_FOR_MEMBERS, text
         entries = self._sizes.get(model.keyspace, EMPTY).entries
-        if (placement := placement_verdict(model, state, entries)) is not None:
+        held = self.catalog.keyspaces[model.keyspace].own_partitions
+        wait = Wait(self._waits, held=held)
+        if (placement := placement_verdict(model, state, entries, wait)) is not None:
             return placement
         return Progress.DONE, Reason.AS_DESIRED, "all members use these settings"
 

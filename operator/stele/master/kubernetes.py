@@ -39,6 +39,7 @@ from stele.master.merge_patch import patch_of
 from stele.master.namespace import NamespaceSetup
 from stele.master.nodes import DOUBT_SECONDS, Nodes
 from stele.master.outdated import OutdatedObjects
+from stele.master.placements import waits_until
 from stele.master.plans import RebalanceRequests, show_plans
 from stele.master.pods import has_ended, ready_address, restarts_of
 from stele.master.restarts import Restarts
@@ -294,10 +295,10 @@ class KubernetesClusterObjects:
         """Store the catalog of keyspaces and take the next step of those that are deleted, as the master."""
         if self._state is None or not self._state.recovered:
             return
-        timing, liveness = self.desired().timing, self._state.membership.liveness.items()
-        reachable = {index for index, each in liveness if each.reachable(self._shown_seconds, timing)}
+        desired, liveness = self.desired(), self._state.membership.liveness.items()
+        reachable = {index for index, each in liveness if each.reachable(self._shown_seconds, desired.timing)}
         undeclared = self.cluster().spec.keyspaces.undeclared
-        await self._keyspaces.ensure(self._state, reachable, undeclared)
+        await self._keyspaces.ensure(self._state, reachable, undeclared, waits_until(self._state, desired))
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
         """Keep a pod as specified. An outdated one is deleted once no Spark job is running."""

@@ -6,14 +6,39 @@ else, and when all owners have reported that they have nothing of it, the table 
 that turns out to have entries is as it was before.
 """
 
+from dataclasses import replace
+from typing import NamedTuple
+
+from stele.core.control.commands import ClusterState
 from stele.core.control.rebalance.groups import holders
-from stele.core.control.state import State
+from stele.core.control.state import DesiredSpec, State
+from stele.core.formats import GROUPS
 from stele.core.table.groups import PartitionGroup
 from stele.errors import Refused
 from stele.master.kstatus import Progress, Verdict
 from stele.model import Keyspace
 from stele.model.conditions import Reason
 from stele.model.keyspace import KeyspacePlacement, WantedGroup
+
+
+class Wait(NamedTuple):
+    """Until when a keyspace cannot get its own partitions, empty when it can, and whether its clients are
+    refused meanwhile."""
+
+    until: str
+    held: bool
+
+
+def waits_until(state: State, desired: DesiredSpec) -> str:
+    """Return until when no keyspace can get its own partitions (`add_groups`), empty when it can."""
+    if desired.paused:
+        return "the annotation stele.dev/paused is removed"
+    for each in (desired.state, state.operations.change.state):
+        if not replace(desired, state=each).join_allowed:
+            return f"spec.state of the TabletCluster is {ClusterState.ACTIVE}, which it is not: it is {each}"
+    if state.operations.change.features < GROUPS:
+        return "all members run a version that knows partitions of keyspaces"
+    return ""
 
 
 def misfit(state: State, keyspace: str, wanted: WantedGroup) -> str:
@@ -34,7 +59,7 @@ def shown_placement(state: State, keyspace: str) -> KeyspacePlacement:
     return KeyspacePlacement(partitions=group.count, replicas=group.replicas)
 
 
-def placement_verdict(model: Keyspace, state: State, entries: int) -> Verdict | None:
+def placement_verdict(model: Keyspace, state: State, entries: int, wait: Wait) -> Verdict | None:
     """Return what keeps a keyspace from being in its own partitions with all copies, None for nothing.
 
     `entries` are those that it has.
@@ -43,7 +68,7 @@ def placement_verdict(model: Keyspace, state: State, entries: int) -> Verdict | 
     if wanted is None:
         return None
     if group is None:
-        return _not_yet(model.keyspace, wanted, state, entries)
+        return _not_yet(model.keyspace, wanted, state, entries, wait)
     if group.count != wanted.partitions:
         text = (
             f"it has {group.count} partitions from an earlier Keyspace, and keeps them: create it again with "
@@ -53,7 +78,7 @@ def placement_verdict(model: Keyspace, state: State, entries: int) -> Verdict | 
     return _copies_verdict(group, wanted, state)
 
 
-def _not_yet(keyspace: str, wanted: WantedGroup, state: State, entries: int) -> Verdict:
+def _not_yet(keyspace: str, wanted: WantedGroup, state: State, entries: int, wait: Wait) -> Verdict:
     if text := misfit(state, keyspace, wanted):
         return Progress.STALLED, Reason.TOO_MANY_PARTITIONS, text
     if entries:
@@ -62,8 +87,10 @@ def _not_yet(keyspace: str, wanted: WantedGroup, state: State, entries: int) -> 
             "delete them to give it its own partitions, or use another spec.name"
         )
         return Progress.STALLED, Reason.NOT_EMPTY, text
-    text = "it gets its own partitions once every partition has an owner that has nothing of it; until then "
-    return Progress.UNDER_WAY, Reason.WAITS_FOR_MEMBERS, f"{text}clients are answered TRYAGAIN"
+    until = wait.until or "every partition has an owner that has nothing of it"
+    meanwhile = "clients are answered TRYAGAIN" if wait.held else "it is in those that it shares with others"
+    text = f"it gets its own partitions once {until}; until then {meanwhile}"
+    return Progress.UNDER_WAY, Reason.WAITS_FOR_MEMBERS, text
 
 
 def _copies_verdict(group: PartitionGroup, wanted: WantedGroup, state: State) -> Verdict | None:
