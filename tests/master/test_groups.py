@@ -1,10 +1,13 @@
 """Groups of partitions: added to a running cluster, balanced by themselves, found again after a loss."""
 
 from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from stele.core.control.rebalance.groups import _is_vacant
+from stele.core.control.rebalance.groups import _is_vacant, add_groups
 from stele.core.control.volumes import Recovery
 from stele.core.kv.keyspaces import Catalog, Settings
 from stele.core.table.groups import GROUPS_MAX, DesiredGroup, PartitionGroup, PartitionGroups
@@ -277,6 +280,28 @@ async def test_what_was_reported_of_an_older_table_or_catalog_does_not_count() -
     row = state.table.partitions[0]
     state.table.store({0: Partition(row.version + 1, tuple(reversed(row.replicas)))})
     assert not _is_vacant(state, ONE[0]._replace(since=7))
+
+
+async def test_no_group_is_added_while_a_row_of_the_others_changes() -> None:
+    """Its new owner may hear of it from another member, before it is told of the group."""
+    harness = await formed(members=3, partitions=12)
+    harness.world.stored_catalog = Catalog(7, {"sessions": Settings(own_partitions=True)})
+    await harness.until_quiet()
+    table, operations = harness.state.table, harness.state.operations
+    observation = cast(Any, SimpleNamespace(desired=replace(harness.world.wanted, groups=ONE)))
+    row = table.partitions[0]
+    assert _is_vacant(harness.state, ONE[0])
+    table.stage(0, Partition(row.version + 1, tuple(reversed(row.replicas))))
+    add_groups(harness.state, observation)
+    assert table.staged_groups is None
+    table.clear_staged()
+    table.claim(0, row.version + 1)
+    operations.by_row = {0: cast(Any, None)}
+    add_groups(harness.state, observation)
+    assert table.staged_groups is None
+    operations.by_row = {}
+    add_groups(harness.state, observation)
+    assert table.staged_groups is not None, "a claim that no operation pursues is never stored"
 
 
 async def test_a_replicated_keyspace_follows_the_members() -> None:

@@ -33,12 +33,13 @@ def add_groups(state: State, observation: Observation) -> None:
         return
     if not desired.groups:
         return
+    vacated = not _owner_changes(state)
     most = holders(state)
     replicas = {each.keyspace: each.replicas or most for each in desired.groups}
     groups, main = table.groups.with_replicas(replicas), len(table.stored.main)
     known = {group.keyspace for group in groups.groups}
     for each in desired.groups:
-        if each.keyspace not in known and _is_vacant(state, each):
+        if each.keyspace not in known and vacated and _is_vacant(state, each):
             try:
                 count = each.partitions
                 groups = groups.with_group(groups.end(main), each.keyspace, count, replicas[each.keyspace])
@@ -60,6 +61,14 @@ def _goes(state: State, index: MemberIndex) -> bool:
     liveness = state.membership.liveness.get(index)
     shown = None if liveness is None else liveness.member_object
     return shown is not None and (shown.drain or shown.lite or shown.deleting)
+
+
+def _owner_changes(state: State) -> bool:
+    """Return whether a row outside of groups is decided on and not stored: its owner may learn that it is one
+    from another member, and then take entries before it is told of new groups."""
+    table = state.table
+    coming = table.staged.keys() | (table.claimed.keys() & state.operations.by_row.keys())
+    return any(number < len(table.stored.main) for number in coming)
 
 
 def _is_vacant(state: State, wanted: DesiredGroup) -> bool:
