@@ -4,13 +4,16 @@ import pytest
 
 from stele.core.kv.acl import (
     MATCH_STEPS_MAX,
+    PATTERN_STEPS,
     PATTERNS_MAX,
     RULE_BYTES_MAX,
     RULES_MAX,
     RuleError,
     compile_user,
     may_run,
+    steps_of,
 )
+from stele.core.kv.dedup import ONCE
 
 
 def denied(user, *words, keyspace=b"default"):
@@ -118,3 +121,27 @@ def test_a_request_takes_bounded_time_with_patterns():
     long = b"a" * 65_000
     assert denied(user, "MGET", *[long] * 200) == ("key", long)
     assert len(long) * 20 * 200 > MATCH_STEPS_MAX
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "allowed"),
+    [(1, 12_000, True), (1, 131_000, False), (64, 900, True), (64, 20_000, False)],
+)
+def test_many_keys_take_bounded_time_with_patterns(words, number, allowed):
+    user = compile_user("u", ["+mget", "+subscribe", *(f"~a{each}*" for each in range(words - 1)), "~k*"])
+    found = denied(user, "MGET", *[b"k1"] * number)
+    assert found == (None if allowed else ("key", b"k1"))
+    steps = steps_of(user, b"MGET", [b"MGET", *[b"k1"] * number])
+    assert steps >= number * words * PATTERN_STEPS
+
+
+def test_only_names_that_are_compared_with_patterns_take_steps():
+    user = compile_user("u", ["+@all", "~k*", "&*"])
+    assert steps_of(user, b"PING", [b"PING"]) == steps_of(user, b"SUBSCRIBE", [b"SUBSCRIBE", b"a"]) == 0
+    assert steps_of(user, ONCE, [ONCE, b"c", b"1", b"SET", b"k", b"x"]) == steps_of(
+        user, b"GET", [b"GET", b"k"]
+    )
+    assert steps_of(user, ONCE, [ONCE, b"c", b"1"]) == 0
+    listener = compile_user("u", ["+@all", "~*", "&a*"])
+    assert denied(listener, "SUBSCRIBE", *[b"a1"] * 20_000) == ("channel", b"a1")
+    assert denied(listener, "MGET", *[b"a1"] * 20_000) is None

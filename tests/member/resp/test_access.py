@@ -2,12 +2,15 @@
 
 import asyncio
 import tracemalloc
+from collections import Counter
 
 import pytest
 import redis
 
 from stele.core.control.member_settings import ClientAuth
+from stele.core.kv.acl import STEPS_AT_ONCE
 from stele.core.kv.command_categories import COMMANDS
+from stele.core.kv.glob import Glob
 from stele.member.resp.access import Access, accounts_of
 from stele.member.resp.failed_logins import FAILURES_AT_ONCE, SECONDS_PER_FAILURE
 from stele.member.resp.limits import GUEST_HELD_BYTES_MAX, RespServerLimits
@@ -266,6 +269,42 @@ async def test_a_defect_in_the_check_of_a_request_closes_its_connection_only(
         assert await asyncio.wait_for(wrong[0].read(-1), 20) == b""
     assert await ask(other, "PING") == "+PONG"
     assert raised == []
+
+
+@pytest.mark.parametrize("size", [8000, 12_000])
+async def test_checks_that_take_long_let_others_have_turns(server, access, monkeypatch, size):
+    """In the common batch, and in the task that gets what takes longer; none is checked in both."""
+    checked, turn = [], [0]
+    matches = Glob.matches
+
+    def counted(glob, text):
+        checked.append((turn[0], len(text)))
+        return matches(glob, text)
+
+    async def count_turns():
+        while True:
+            turn[0] += 1
+            await asyncio.sleep(0)
+
+    hard = "~orders*" + "[ab]" * 20 + "*x"
+    use(access, DEFAULT, UserEntry("hard", (generated_hash(b"pw"),), ("+@all", hard)))
+    reader, writer = await opened(server.port, "AUTH hard pw")
+    monkeypatch.setattr(Glob, "matches", counted)
+    counting = asyncio.create_task(count_turns())
+    key = b"orders" + b"a" * size + b"x"
+    writer.write(b"".join(encode_request([b"GET", key]) for _ in range(40)))
+    for _ in range(40):
+        assert await asyncio.wait_for(reader.readline(), 20) == b"$-1\r\n"
+    counting.cancel()
+    bytes_of = Counter()
+    for when, length in checked:
+        bytes_of[when] += length
+    assert len(checked) == 40
+    assert max(bytes_of.values()) * 20 <= 3 * STEPS_AT_ONCE
+    checked.clear()
+    writer.write(encode_request([b"MGET", *[b"orders" + b"a" * 20 + b"x"] * 1000]))
+    assert await asyncio.wait_for(reader.readline(), 20) == b"*1000\r\n"
+    assert len(checked) == 1000
 
 
 async def test_changed_and_deleted_users_are_cut_and_rotated_passwords_are_not(server, access):

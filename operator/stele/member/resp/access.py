@@ -7,11 +7,10 @@ has to authenticate, else the rights of its user. Other members trust what comes
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
 from typing import Protocol
 
 from stele.core.control.member_settings import ClientAuth
-from stele.core.kv.acl import Denial, User, may_run
+from stele.core.kv.acl import STEPS_AT_ONCE, Denial, User, may_run, steps_of
 from stele.core.kv.command_categories import WITHOUT_RIGHTS
 from stele.core.kv.commands import Failure
 from stele.member.resp.acl_log import AclLog
@@ -229,13 +228,23 @@ class Access:
         self.log.add(denied.reason, context, denied.what, session.user, session.line())
         return denied.failure
 
-    def leading(self, session: Session, requests: Sequence[Request], most: int) -> list[Request]:
-        """Return the leading requests that the client may run, if they are commands of keys."""
+    def leading(self, session: Session, requests: Sequence[Request]) -> list[Request]:
+        """Return the leading ones, of those of one key each, that the client may run.
+
+        Those that take long to check are left to the connection's task, which lets others have turns.
+        """
         guard, keyspace = session.guard, session.keyspace
+        found: list[Request] = []
         if guard is None or guard is NOBODY:
-            return []
-        first = requests[:most]
-        return list(takewhile(lambda each: may_run(guard, each[0].upper(), each, keyspace) is None, first))
+            return found
+        steps = 0
+        for each in requests:
+            name = each[0].upper()
+            steps += steps_of(guard, name, each)
+            if steps > STEPS_AT_ONCE or may_run(guard, name, each, keyspace) is not None:
+                break
+            found.append(each)
+        return found
 
     # -- clients that have not authenticated
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from stele.core.kv.acl import User, may_run
+from stele.core.kv.acl import STEPS_AT_ONCE, User, may_run, steps_of
 from stele.core.kv.commands import OK, REPLY_BYTES_MAX, Failure, Reply, has_arity
 from stele.core.kv.keyslot import partition_in, slot_of
 from stele.core.kv.local_commands import refusal
@@ -89,6 +89,7 @@ class PipelineRunner:
         self._encoded = 0
         self._wait_seconds = limits.WAIT_SECONDS_MAX
         self._tracks = False
+        self._steps = 0
 
     async def run(self, requests: Sequence[Request]) -> None:
         """Run requests and write their replies, in order. Raises nothing but TooManyRepliesError."""
@@ -103,6 +104,7 @@ class PipelineRunner:
             name = request[0].upper()
             if self._session.tracking is not None or self._tracks:
                 segment = await self._track(segment, name)
+            await self._take_turn(name, request)
             refused = self._refusal(name, request)
             if refused is not None:
                 self._session.transaction.refused()
@@ -176,6 +178,16 @@ class PipelineRunner:
         if session.only_pubsub and (refused := refused_while_subscribed(session, name, request)):
             return refused
         return undeclared(self._server, session.keyspace) if uses_keyspace(name) else None
+
+    async def _take_turn(self, name: bytes, request: Request) -> None:
+        """Let others have a turn before rights are checked that take long, together with those before."""
+        guard = self._session.guard
+        if guard is None or guard is NOBODY:
+            return
+        self._steps += steps_of(guard, name, request)
+        if self._steps > STEPS_AT_ONCE:
+            self._steps = 0
+            await self._server.turn_budget.run(limits.TURN_ENTRIES_MAX, bool)
 
     def _forbidden(self, guard: User, name: bytes, request: Request) -> Failure | None:
         """Return the error of a request that the client may not run. A malformed one does not run anyway."""

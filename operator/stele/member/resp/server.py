@@ -15,7 +15,7 @@ from stele.core.kv.commands import Failure
 from stele.core.kv.seen import SeenOperations, SeenTotal
 from stele.core.kv.written import WrittenOperations, WrittenTotal
 from stele.member.resp.access import NOBODY, Access
-from stele.member.resp.batching import BATCH_COMMANDS_MAX, BatchCollector, ConnectionBatch
+from stele.member.resp.batching import BatchCollector, ConnectionBatch, leading
 from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.cluster_answers import ClusterAnswers
 from stele.member.resp.connection import ClientConnection, ClientPort
@@ -235,14 +235,16 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
-        if session.guard is not None:
-            queue = self.access.leading(session, queue, BATCH_COMMANDS_MAX)
-            if not queue:
-                return None
         if session.transaction or session.only_pubsub or session.withheld or session.tracking is not None:
             return None
         if self._only and session.keyspace not in self._only:
             return None
+        if session.guard is not None:
+            if not self.turn_budget.fits(1):
+                return ConnectionBatch([], [], 0, finish)
+            queue = self.access.leading(session, leading(queue)[0])
+            if not queue:
+                return None
         if session.seen is not None or session.keyspace in self._aside:
             return self._gather_here(session, queue, finish)
         written = self.written_of(session) if self._asynchronous else None
