@@ -85,6 +85,7 @@ def raw(**fields):
         ({"passwords": ["secret"]}, "passwords[0]: expected sha256:HEX or scrypt"),
         ({"passwords": [f"scrypt:1000:8:1:{SALT.hex()}:{'0' * 64}"]}, "passwords[0]: N is 1000"),
         ({"passwords": [f"scrypt:65536:8:1:{SALT.hex()}:{'0' * 64}"]}, "128*N*R*P up to"),
+        ({"passwords": [f"scrypt:131072:1:1:{SALT.hex()}:{'0' * 64}"]}, "N a power of 2 below 2^(16*R)"),
         ({"passwords": [f"scrypt:1024:8:1:00:{'0' * 64}"]}, "expected 16 to 64 bytes"),
         ({"rules": ["+nosuch"]}, "rules: Error in ACL rule '+nosuch'"),
         ({"keyspaces": ["7"]}, "keyspaces: keyspace is '7'"),

@@ -194,8 +194,9 @@ def _scrypt_fault(text: str) -> str | None:
     if found is None:
         return "expected sha256:HEX or scrypt:N:R:P:SALT:HEX, hex digits in lower case, 32 bytes of digest"
     n, r, p = map(int, found.groups()[:3])
-    if n < 2 or n & (n - 1) or r < 1 or p < 1 or 128 * n * r * p > SCRYPT_MEMORY_MAX:
-        return f"N is {n}, R {r}, P {p}; expected a power of 2, and 128*N*R*P up to {SCRYPT_MEMORY_MAX}"
+    if n < 2 or n & (n - 1) or r < 1 or p < 1 or n >= 2 ** (16 * r) or 128 * n * r * p > SCRYPT_MEMORY_MAX:
+        expected = f"N a power of 2 below 2^(16*R), and 128*N*R*P up to {SCRYPT_MEMORY_MAX}"
+        return f"N is {n}, R {r}, P {p}; expected {expected}"
     if len(found[4]) % 2 or not SALT_BYTES_MIN <= len(found[4]) // 2 <= SALT_BYTES_MAX:
         return f"a salt of {len(found[4])} hex digits; expected {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes"
     return None
