@@ -593,6 +593,25 @@ async def test_users_of_others_are_left_alone(scene: Scene, taken: str) -> None:
     assert (await scene.condition("Stalled"))[:2] == ("True", "NameTaken")
 
 
+@pytest.mark.parametrize("how", ["corrupt", "taken"])
+async def test_unusable_users_do_not_keep_certificates_from_being_renewed(scene: Scene, how: str) -> None:
+    await scene.begin(**BOTH)
+    await scene.rounds_until_quiet()
+    before = (await scene.data("demo-0-tls"))["tls.crt"]
+    stored = await scene.secret("demo-default-user")
+    if how == "corrupt":
+        await scene.edit("demo-default-user", password=b"")
+    else:
+        gone = {**stored["metadata"], "ownerReferences": [], "labels": {}}
+        await scene.api._api.replace(SECRETS, scene.namespace, {**stored, "metadata": gone})
+    scene.now += timedelta(days=21)
+    await scene.rounds_until_quiet()
+    assert (await scene.data("demo-0-tls"))["tls.crt"] != before
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    reason = "UsersUnusable" if how == "corrupt" else "NameTaken"
+    assert (await scene.condition("Secured"))[:2] == ("False", reason)
+
+
 async def test_a_file_of_users_that_people_wrote_is_used_as_it_is(scene: Scene) -> None:
     file = base64.b64encode(encode_users([])).decode()
     meta = {"name": "demo-users"}

@@ -471,6 +471,7 @@ OTHERS = {
     "NoQuota": "of QuotaReached",
     "NotAsked": "of Secured",
     "CertificateUnusable": "of CertificatesHealthy: members keep the certificates that they have",
+    "UsersUnusable": "of Secured: members keep the users that they have",
     "CertificateEnds": "of CertificatesHealthy",
 }
 

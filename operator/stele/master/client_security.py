@@ -26,6 +26,8 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
     ]
     if facts.problem:
         return type_, False, facts.reason, facts.problem
+    if facts.users[1]:
+        return type_, False, *facts.users
     if facts.waits:
         return type_, False, Reason.WAITS_FOR_MEMBERS, facts.waits
     if lacking:

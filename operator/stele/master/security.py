@@ -5,8 +5,9 @@ member that joins, or a certificate that is renewed, does not lower it. A new cl
 has its level from the beginning, whether or not its members can let anybody in.
 """
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -24,6 +25,11 @@ from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
+
+log = logging.getLogger(__name__)
+
+REPORTED = (Refused, NameLeaves, Corrupt, BadInput)
+"""Errors that conditions show, rather than the log alone."""
 
 RETRY_SECONDS = 10.0
 """Seconds until rights that were missing are tried again."""
@@ -44,6 +50,7 @@ class ClusterSecurity:
         self._certificates, self._users = Certificates(self._secrets), Users(self._secrets)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
+        self._users_problem: SteleError | None = None
         self._uses_tls = self._begun_closed = False
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
@@ -64,43 +71,41 @@ class ClusterSecurity:
     ) -> None:
         """Take one round. Raises what the API server raises, except for what `facts` report."""
         if not _asks(cluster):
-            self._problem, self._uses_tls = None, False
+            self._problem = self._users_problem = None
+            self._uses_tls = False
             return
-        if isinstance(self._problem, Refused) and time.monotonic() - self._tried_seconds < RETRY_SECONDS:
+        lacks_rights = isinstance(self._problem, Refused) or isinstance(self._users_problem, Refused)
+        if lacks_rights and time.monotonic() - self._tried_seconds < RETRY_SECONDS:
             return
-        self._tried_seconds = time.monotonic()
+        self._tried_seconds, stamp = time.monotonic(), now.timestamp()
         self._secrets.begin_round()
-        try:
-            await self._ensure(cluster, members, state, now.timestamp())
-            self._problem = None
-        except (Refused, NameLeaves, Corrupt, BadInput) as error:
-            self._problem = error
-        except Conflict:
-            return
-        self._uses_tls = self._problem is None and not self._certificates.waits
+        users = certificates = None
+        if _asks_auth(cluster):
+            users = await _error_of(self._users.ensure(cluster, stamp))
+        if _asks_tls(cluster):
+            reported = _reported(state)
+            certificates = await _error_of(self._certificates.ensure(cluster, members, reported, stamp))
+        self._users_problem = users if isinstance(users, REPORTED) else None
+        if not isinstance(certificates, Conflict):
+            self._problem = certificates if isinstance(certificates, REPORTED) else None
+            self._uses_tls = certificates is None and not self._certificates.waits
         if (self._uses_tls or not _asks_tls(cluster)) and (self._users.ready or not _asks_auth(cluster)):
             self._begun_closed = False
-
-    async def _ensure(
-        self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: float
-    ) -> None:
-        if _asks_auth(cluster):
-            await self._users.ensure(cluster, now)
-        if _asks_tls(cluster):
-            await self._certificates.ensure(cluster, members, _reported(state), now)
+        for error in (users, certificates):
+            if error is not None and not isinstance(error, (*REPORTED, Conflict)):
+                raise error
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: datetime) -> None:
         """Make what a member's pod mounts before the pod, which starts without when that is not possible."""
-        if isinstance(self._problem, Refused):
-            return
         self._secrets.begin_round()
-        try:
-            if _asks_auth(cluster):
-                await self._users.ensure(cluster, now.timestamp())
-            if _asks_tls(cluster):
-                await self._certificates.ensure_member(cluster, member, now.timestamp())
-        except (Refused, NameLeaves, Corrupt, BadInput, Conflict):
-            return
+        errors = []
+        if _asks_auth(cluster) and not isinstance(self._users_problem, Refused):
+            errors.append(await _error_of(self._users.ensure(cluster, now.timestamp())))
+        if _asks_tls(cluster) and not isinstance(self._problem, Refused):
+            made = self._certificates.ensure_member(cluster, member, now.timestamp())
+            errors.append(await _error_of(made))
+        for error in filter(None, errors):
+            log.warning("%s starts without what it mounts: %s", member.metadata.name, error)
 
     def facts(self, cluster: TabletCluster, desired: DesiredSpec) -> SecurityFacts:
         """Return what the status shows; `desired` is what members were told."""
@@ -111,33 +116,43 @@ class ClusterSecurity:
             auth=desired.auth or before.auth,
             days_left=self._certificates.days_left if asks_tls else None,
         )
-        reason, problem = self._why() if _asks(cluster) else (Reason.AS_DESIRED, "")
+        reason, problem = self._why() if asks_tls else (Reason.AS_DESIRED, "")
+        users = self._why_users() if _asks_auth(cluster) else (Reason.AS_DESIRED, "")
         waits = []
         if desired.client_tls is None or (self._begun_closed and asks_tls and self._certificates.waits):
             waits.append(f"TLS for clients waits: {self._certificates.waits}")
         if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and not self._users.ready):
             waits.append("authentication waits until members have the file of users")
         changes = self._certificates.changes_ca
-        return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes)
+        return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes, users=users)
 
     @property
     def taken(self) -> tuple[str, ...]:
         """Return the kind and name of Secrets that have another owner."""
-        return self._problem.names if isinstance(self._problem, NameTaken) else ()
+        problems = (self._users_problem, self._problem)
+        return tuple(name for each in problems if isinstance(each, NameTaken) for name in each.names)
+
+    def _why_users(self) -> tuple[Reason, str]:
+        if self._users_problem is None:
+            return Reason.AS_DESIRED, ""
+        return self._reason_of(self._users_problem, Reason.USERS_UNUSABLE)
 
     def _why(self) -> tuple[Reason, str]:
-        error, days = self._problem, self._certificates.days_left
+        days = self._certificates.days_left
+        if self._problem is not None:
+            return self._reason_of(self._problem, Reason.CERTIFICATE_UNUSABLE)
+        if days is not None and days < DAYS_WARNED:
+            return Reason.CERTIFICATE_ENDS, f"a certificate ends in {days} days and was not renewed"
+        return Reason.AS_DESIRED, ""
+
+    def _reason_of(self, error: SteleError, otherwise: Reason) -> tuple[Reason, str]:
         if isinstance(error, NameTaken):
             return Reason.NAME_TAKEN, str(error.args[0])
         if isinstance(error, NameLeaves):
             return Reason.WAITS_FOR_REMOVAL, str(error.args[0])
         if isinstance(error, Refused):
             return Reason.NO_SECRET_RIGHTS, self._missing_rights(str(error.args[0]))
-        if error is not None:
-            return Reason.CERTIFICATE_UNUSABLE, str(error.args[0])
-        if days is not None and days < DAYS_WARNED:
-            return Reason.CERTIFICATE_ENDS, f"a certificate ends in {days} days and was not renewed"
-        return Reason.AS_DESIRED, ""
+        return otherwise, error.text
 
     def _missing_rights(self, refusal: str) -> str:
         settings, place = self._settings, self._namespace
@@ -153,6 +168,15 @@ class ClusterSecurity:
             f"an admin of the namespace gives the right by: {make}kubectl -n {place} create rolebinding "
             f"stele-secrets --{role} --serviceaccount={account} ({refusal})"
         )
+
+
+async def _error_of(work: Awaitable[None]) -> SteleError | None:
+    """Return why work failed, so that it keeps no other from being done."""
+    try:
+        await work
+    except SteleError as error:
+        return error
+    return None
 
 
 def _asks(cluster: TabletCluster) -> bool:

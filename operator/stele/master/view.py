@@ -36,13 +36,14 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 @dataclass(frozen=True)
 class SecurityFacts:
     """What is in force towards clients. `problem` is why certificates are not as they should be, with its
-    reason; `waits` what the TLS that is asked for waits for."""
+    reason, `users` the same of users; `waits` is what the level that is asked for waits for."""
 
     status: SecurityStatus = field(default_factory=SecurityStatus)
     reason: Reason = Reason.AS_DESIRED
     problem: str = ""
     waits: str = ""
     changes_ca: bool = False
+    users: tuple[Reason, str] = Reason.AS_DESIRED, ""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     WAITS_FOR_APPROVAL = "WaitsForApproval"
     NO_SECRET_RIGHTS = "NoSecretRights"
     CERTIFICATE_UNUSABLE = "CertificateUnusable"
+    USERS_UNUSABLE = "UsersUnusable"
     CERTIFICATE_ENDS = "CertificateEnds"
     NOT_ASKED = "NotAsked"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
