@@ -1,18 +1,19 @@
 """The CA and the certificates of a cluster in Secrets, on either API server, also when the operator ends."""
 
 import base64
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, SECRETS
+from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, SECRETS, NotFound
 from stele.adapters.pki.certificates import canonical_host, is_signed_by, read_certificate
 from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
-from stele.errors import Conflict, Refused, Uncertain
+from stele.errors import Conflict, Refused, SteleError, Unavailable, Uncertain
 from stele.master.cache import Cache
 from stele.master.certificates import RENEW_CA
 from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
@@ -520,6 +521,51 @@ async def test_an_unknown_outcome_is_read_again(scene: Scene) -> None:
     await scene.load()
     await scene.round()
     assert is_signed_by((await scene.data("demo-1-tls"))["tls.crt"], (await scene.data("demo-ca"))["tls.crt"])
+
+
+async def test_a_deleted_secret_is_made_again_where_it_was_to_be_replaced(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    stored = await scene.secret("demo-0-tls")
+    scene.now += timedelta(days=21)
+    kept = scene.world._security._certificates._secrets
+    kept._known = {name: (secret, scene.now.timestamp()) for name, (secret, _) in kept._known.items()}
+    await scene.api._api.delete(SECRETS, scene.namespace, "demo-0-tls", stored["metadata"]["uid"])
+    with contextlib.suppress(NotFound):
+        await scene.round()
+    await scene.round()
+    assert (await scene.secret("demo-0-tls"))["metadata"]["uid"] != stored["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("kind", [Uncertain, Unavailable, NotFound])
+async def test_nothing_waits_for_secrets_that_cannot_be_read(scene: Scene, kind: type[SteleError]) -> None:
+    """Pods are made, and what else a round does is done."""
+
+    async def fail(found: Any, *rest: Any) -> Any:
+        if found is SECRETS:
+            raise kind("GET secrets: no answer")
+        return await scene.api._api.find(found, *rest)
+
+    await scene.begin(**BOTH)
+    scene.api.find = fail  # type: ignore[method-assign]
+    done: list[str] = []
+    for name in ("_ensure_keyspaces", "_revisions.note"):
+        owner, _, method = name.rpartition(".")
+        target: Any = getattr(scene.world, owner) if owner else scene.world
+
+        async def noted(*_: Any, name: str = name) -> None:
+            done.append(name)
+
+        setattr(target, method, noted)
+    with contextlib.suppress(kind):
+        await scene.world.ensure_shared()
+    assert done == ["_revisions.note", "_ensure_keyspaces"]
+    for _ in range(2):
+        await scene.world.ensure_member(0)
+        for listed in (MEMBERS, PODS):
+            stored = await scene.api.find(listed, scene.namespace, "demo-0")
+            scene.cache.put(listed, stored)
+    assert stored is not None
 
 
 PASSWORDS = {"security": {"clients": {"auth": "Required"}}}

@@ -1,5 +1,6 @@
 """The Secrets of one cluster as they were last read: each is read again only now and then."""
 
+from stele.adapters.kubernetes.api import NotFound
 from stele.adapters.kubernetes.secret_store import Content, Mark, SecretStore, StoredSecret
 from stele.errors import Conflict
 
@@ -62,7 +63,7 @@ class KeptSecrets:
             return found
         try:
             return self._note(await self._store.replace(found, content, mark), now)
-        except Conflict:
+        except (Conflict, NotFound):
             del self._known[name]
             raise
 

@@ -286,10 +286,10 @@ class KubernetesClusterObjects:
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
             await children.apply(BUDGETS, budget, uid)
         await self._ensure_copier(cluster)
-        listed = [member for _, member in self._members.listed]
-        await self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
         await self._revisions.note(cluster)
         await self._ensure_keyspaces()
+        listed = [member for _, member in self._members.listed]
+        await self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
 
     async def _ensure_keyspaces(self) -> None:
         """Store the catalog of keyspaces and take the next step of those that are deleted, as the master."""
