@@ -125,7 +125,10 @@ class Node:
         self.table = TableCache(volume.load_table(), self.uuid)
         self.meta = MetaWriter(volume, self._meta_thread)
         self.client_demands = ClientDemands(
-            self.client_tls, stored_demands(volume), lambda file: self.meta.save(CLIENT_SECURITY, file)
+            self.client_tls,
+            stored_demands(volume),
+            lambda file: self.meta.save(CLIENT_SECURITY, file),
+            self.access.require,
         )
         self.lease_duration = LeaseDuration(
             stored_lease(volume, self.settings.lease_ms),

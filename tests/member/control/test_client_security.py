@@ -9,6 +9,7 @@ from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls, MemberSettings
 from stele.member.control.client_security import VERIFY, ClientDemands, stored_demands
+from stele.member.resp.access import Access
 from stele.member.storage.volume import CLIENT_SECURITY, Volume
 from stele.wire.storage.volume import ClientSecurity, encode_file
 
@@ -20,8 +21,11 @@ class Member:
 
     def __init__(self, folder: Path) -> None:
         self.volume, self.full = Volume(folder), False
+        self.access = Access()
         self.acceptor = TlsAcceptor(TlsIdentity(None), lambda address, why: None)
-        self.demands = ClientDemands(self.acceptor, stored_demands(self.volume), self.save)
+        self.demands = ClientDemands(
+            self.acceptor, stored_demands(self.volume), self.save, self.access.require
+        )
 
     async def save(self, demands: ClientSecurity) -> None:
         if self.full:
@@ -47,6 +51,16 @@ async def test_a_process_starts_with_what_the_master_sent_last(tmp_path: Path) -
     assert Member(tmp_path).in_force == member.in_force == ("Off", ssl.CERT_OPTIONAL)
 
 
+async def test_clients_must_authenticate_from_the_moment_that_the_master_says_so(tmp_path: Path) -> None:
+    member = Member(tmp_path)
+    assert not member.access.required
+    member.access.unreadable = True
+    await member.demands.adopt(MemberSettings(auth=ClientAuth.REQUIRED))
+    assert (member.access.required, member.access.unreadable) == (True, True)
+    await member.demands.adopt(MemberSettings(auth=ClientAuth.OFF))
+    assert not member.access.required
+
+
 async def test_on_a_full_volume_nothing_changes_until_it_can_be_written(tmp_path: Path) -> None:
     member = Member(tmp_path)
     member.full = True
@@ -63,7 +77,7 @@ async def test_another_error_of_the_disk_is_no_full_volume(tmp_path: Path) -> No
     async def fail(demands: ClientSecurity) -> None:
         raise OSError(5, "input/output error")
 
-    member.demands = ClientDemands(member.acceptor, ClientSecurity(), fail)
+    member.demands = ClientDemands(member.acceptor, ClientSecurity(), fail, member.access.require)
     with pytest.raises(OSError, match="input/output"):
         await member.demands.adopt(REQUIRED)
     assert member.in_force == ("Off", ssl.CERT_NONE)

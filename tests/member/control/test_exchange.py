@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.control.member_settings import ClientAuth, MemberSettings
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyspaces import Catalog, Settings
 from stele.member.control.state_lock import LOCK_SECONDS, StateLock
@@ -85,3 +86,20 @@ async def test_an_impossible_catalog_is_refused_and_changes_nothing(made: Single
         with pytest.raises(AssertionError, match="BAD_REQUEST"):
             await made.ask(catalog=catalog)
     assert (await made.ask()).catalog_version == 0
+
+
+async def test_clients_must_authenticate_before_the_table_of_the_same_message_is_adopted(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    required: list[bool] = []
+    adopt = made.node.table.adopt
+
+    def adopted(request: m.ExchangeRequest) -> None:
+        required.append(made.node.access.required)
+        adopt(request)
+
+    monkeypatch.setattr(made.node.table, "adopt", adopted)
+    catalog = Catalog(3, {"sessions": Settings(ttl_seconds=60)})
+    made.format = KEYSPACES
+    await made.ask(catalog=catalog, settings=MemberSettings(auth=ClientAuth.REQUIRED))
+    assert required == [True]

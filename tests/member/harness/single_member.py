@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.control import commands as m
+from stele.core.control.member_settings import MemberSettings
 from stele.core.kv.keyslot import partition_of
 from stele.core.kv.keyspaces import Catalog
 from stele.member.node import Node
@@ -98,6 +99,7 @@ class SingleMember:
         clear: m.ClearKeyspaces | None = None,
         known: int = 0,
         over_quota: tuple[str, ...] | None = None,
+        settings: MemberSettings | None = None,
     ) -> m.ExchangeReply:
         request = m.ExchangeRequest(
             format=self.format,
@@ -115,6 +117,7 @@ class SingleMember:
             clear=clear,
             known=known,
             over_quota=over_quota,
+            settings=settings,
         )
         reply = await self.exchange.handle(request)
         assert reply.code == "OK", reply

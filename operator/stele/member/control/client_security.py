@@ -45,6 +45,7 @@ class ClientDemands:
     """Has clients' ports demand what the master sent last.
 
     It is written before it is in force: a process that starts where no master answers demands the same.
+    `on_auth` is told at once whether clients must authenticate.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class ClientDemands:
         acceptor: TlsAcceptor,
         stored: ClientSecurity,
         save: Callable[[ClientSecurity], Awaitable[None]],
+        on_auth: Callable[[ClientAuth | None], None],
     ) -> None:
+        self._on_auth = on_auth
         self._acceptor, self._in_force, self._save = acceptor, stored, save
         self._acceptor.require(stored.tls, VERIFY[stored.certificates])
 
@@ -82,4 +85,5 @@ class ClientDemands:
             return
         self._in_force = wanted
         self._acceptor.require(wanted.tls, VERIFY[wanted.certificates])
+        self._on_auth(wanted.auth)
         log.info("clients: TLS %s, certificates %s, AUTH %s", wanted.tls, wanted.certificates, wanted.auth)

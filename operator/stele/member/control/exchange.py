@@ -77,11 +77,12 @@ class Exchange:
             if self._tablets.table.lacks_groups(request):
                 return self._report(request)
             try:
+                # First: a new member serves clients as soon as it has rows.
+                await self._client_demands.adopt(request.settings)
                 await self._adopt(request)
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)
                 self._settings.adopt(request.settings)
-                await self._client_demands.adopt(request.settings)
                 await self._lease_duration.adopt(
                     None if request.settings is None else request.settings.lease_ms
                 )

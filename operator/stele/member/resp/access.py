@@ -144,6 +144,10 @@ class Access:
         for session in self._sessions():
             self._update(session)
 
+    def require(self, level: ClientAuth | None) -> None:
+        """Apply what the master has said just now."""
+        self.adopt(None, level, unreadable=self.unreadable)
+
     def _update(self, session: Session) -> None:
         if session.account is not None:
             self._keep_or_cut(session, session.account)
