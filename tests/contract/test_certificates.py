@@ -22,7 +22,7 @@ from stele.master.settings import Settings
 from stele.master.users import LOOK_SECONDS, SPREAD_SECONDS
 from stele.model import TabletCluster
 from stele.wire.identity import identity_digest
-from stele.wire.users import Scrypt, decode_users, encode_users, generated_hash, read_hash
+from stele.wire.users import Scrypt, UserEntry, decode_users, encode_users, generated_hash, read_hash
 from tests.fakes.objects import body
 from tests.fakes.pki import edited
 
@@ -675,6 +675,59 @@ async def test_a_file_of_users_that_people_wrote_is_used_as_it_is(scene: Scene) 
     assert not await scene.exists("demo-default-user")
     assert scene.world.desired().auth == "Required"
     assert (await scene.condition("Stalled"))[0] == "False"
+
+
+SHOP = UserEntry("shop", (generated_hash(b"x" * 43),), ("+@read", "~shop:*"))
+
+
+async def test_users_that_people_add_to_the_file_of_the_operator_stay(scene: Scene) -> None:
+    await scene.begin(**PASSWORDS)
+    await scene.round(2)
+    (default,) = decode_users((await scene.data("demo-users"))["users"])
+    wide = UserEntry("default", default.passwords, ("+@all",))
+    await scene.edit("demo-users", users=encode_users([SHOP, wide]))
+    for _ in range(3):
+        scene.now += timedelta(seconds=400)
+        await scene.round()
+    assert decode_users((await scene.data("demo-users"))["users"]) == (default, SHOP)
+    await scene.edit("demo-default-user", password=b"y" * 43)
+    scene.restart()
+    await scene.round(2)
+    after = decode_users((await scene.data("demo-users"))["users"])
+    assert after == (UserEntry("default", (generated_hash(b"y" * 43),), default.rules), SHOP)
+
+
+async def test_a_file_that_members_could_not_read_is_said_and_not_written_over(scene: Scene) -> None:
+    await scene.begin(**PASSWORDS)
+    await scene.round(2)
+    await scene.edit("demo-users", users=b'{"format": 1, "users": [')
+    scene.now += timedelta(seconds=LOOK_SECONDS + 1)
+    await scene.round(2)
+    assert (await scene.condition("Secured"))[:2] == ("False", "UsersUnusable")
+    assert (await scene.data("demo-users"))["users"] == b'{"format": 1, "users": ['
+    assert scene.world.desired().auth == "Required"
+
+
+async def test_the_level_waits_for_a_file_of_people_that_members_can_read(scene: Scene) -> None:
+    meta = {"name": "demo-users"}
+    data = {"users": base64.b64encode(b"{").decode()}
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": data}
+    made = (await scene.api._api.create(SECRETS, scene.namespace, theirs))["metadata"]["creationTimestamp"]
+    scene.now = datetime.fromisoformat(made) + timedelta(seconds=SPREAD_SECONDS + 1)
+    await scene.begin_open(**PASSWORDS)
+    await scene.round(2)
+    assert scene.world.desired().auth is None
+    status, reason, text = await scene.condition("Secured")
+    assert (status, reason) == ("False", "UsersUnusable")
+    assert "Secret demo-users: file of users" in text
+    await scene.edit("demo-users", users=encode_users([SHOP]))
+    scene.now += timedelta(seconds=LOOK_SECONDS + 1)
+    await scene.round(2)
+    assert scene.world.desired().auth is None
+    assert (await scene.condition("Secured"))[:2] == ("False", "WaitsForMembers")
+    scene.now += timedelta(seconds=SPREAD_SECONDS)
+    await scene.round(2)
+    assert scene.world.desired().auth == "Required"
 
 
 def test_a_round_delays_no_heartbeat() -> None:

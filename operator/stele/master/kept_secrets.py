@@ -19,9 +19,9 @@ class KeptSecrets:
         self._known: dict[str, tuple[StoredSecret, float]] = {}
         self._left = 0
 
-    async def has_key(self, name: str, key: str) -> bool:
-        """Return whether there is a Secret of anybody with this key."""
-        return await self._store.has_key(name, key)
+    async def read_of_anybody(self, name: str) -> StoredSecret | None:
+        """Return the Secret as it is now, whoever made it."""
+        return await self._store.read_of_anybody(name)
 
     def begin_round(self) -> None:
         self._left = REQUESTS_PER_ROUND_MAX

@@ -12,7 +12,14 @@ from stele.master.kept_secrets import KeptSecrets
 from stele.master.secret_volumes import USERS_KEY, users_name
 from stele.model import TabletCluster
 from stele.model.ownership import NameTaken
-from stele.wire.users import SALT_BYTES_MIN, UserEntry, chosen_hash, encode_users, generated_hash
+from stele.wire.users import (
+    SALT_BYTES_MIN,
+    UserEntry,
+    chosen_hash,
+    decode_users,
+    encode_users,
+    generated_hash,
+)
 
 BASIC_AUTH = "kubernetes.io/basic-auth"
 USERNAME, PASSWORD = "username", "password"
@@ -38,24 +45,30 @@ def default_user_name(cluster: str) -> str:
 class Users:
     """Keeps the Secret with the password of user `default`, and that with the file of users.
 
-    A Secret with a file of users that others made is left to them. `ready`: members have the file, so that
-    they may ask for passwords.
+    A Secret with a file of users that others made is left to them; of its own one, the operator changes only
+    the user `default`. A file that cannot be read is reported and never written over. `ready`: members have a
+    file that they can read, so that they may ask for passwords.
     """
 
     def __init__(self, kept: KeptSecrets) -> None:
         self._secrets = kept
         self._hashed: tuple[StoredSecret, str] | None = None
+        self._theirs: StoredSecret | None = None
         self._theirs_until = float("-inf")
+        self._decoded: tuple[StoredSecret, tuple[UserEntry, ...] | str] | None = None
+        self._unusable_seconds = float("-inf")
         self.ready = False
 
     async def ensure(self, cluster: TabletCluster, now: float) -> None:
         """Make what is missing; a password that was changed in its Secret is in the file within LOOK_SECONDS.
 
-        Raises as `KeptSecrets` does, and Corrupt for a Secret without a password.
+        Raises as `KeptSecrets` does, and Corrupt for a Secret without a password, or a file of users that
+        members could not read.
         """
         name, mark = cluster.metadata.name, mark_of(cluster, "users")
-        if now < self._theirs_until or await self._is_theirs(users_name(name), mark, now):
-            self.ready = True
+        if (theirs := await self._file_of_others(users_name(name), mark, now)) is not None:
+            await self._entries(theirs, now)
+            self._note_file(theirs, cluster, now)
             return
         found = await self._secrets.read(default_user_name(name), mark, now, LOOK_SECONDS)
         if found is None:
@@ -63,21 +76,54 @@ class Users:
             content = Content({USERNAME: DEFAULT_USER.encode(), PASSWORD: password}, type=BASIC_AUTH)
             found = await self._secrets.keep(default_user_name(name), content, mark, now)
         entry = UserEntry(DEFAULT_USER, (await self._hash(found),), EVERYTHING)
-        file = Content({USERS_KEY: encode_users([entry])})
-        written = await self._secrets.keep(users_name(name), file, mark, now)
-        # Pods of a new cluster start with the file.
-        is_new = cluster.status.version_sum == 0
-        self.ready = is_new or now - _made(written) >= SPREAD_SECONDS
+        before = await self._secrets.read(users_name(name), mark, now, LOOK_SECONDS)
+        file = Content({USERS_KEY: await self._file_with(entry, before, now)})
+        self._note_file(await self._secrets.keep(users_name(name), file, mark, now), cluster, now)
 
-    async def _is_theirs(self, name: str, mark: Mark, now: float) -> bool:
+    def _note_file(self, file: StoredSecret, cluster: TabletCluster, now: float) -> None:
+        # Pods of a new cluster start with the file.
+        is_new, since = cluster.status.version_sum == 0, max(_made(file), self._unusable_seconds)
+        self.ready = is_new or now - since >= SPREAD_SECONDS
+
+    async def _file_with(self, entry: UserEntry, before: StoredSecret | None, now: float) -> bytes:
+        """Return the file with this user and those that people have added, as they wrote it if it has it."""
+        if before is None or USERS_KEY not in before.data:
+            return encode_users([entry])
+        entries = await self._entries(before, now)
+        if entry in entries:
+            return before.data[USERS_KEY]
+        return encode_users([entry, *(each for each in entries if each.name != DEFAULT_USER)])
+
+    async def _entries(self, file: StoredSecret, now: float) -> tuple[UserEntry, ...]:
+        """Return the users of a file; each version is decoded once, outside of the event loop."""
+        if self._decoded is None or self._decoded[0] is not file:
+            found: tuple[UserEntry, ...] | str
+            try:
+                found = await asyncio.to_thread(decode_users, file.data[USERS_KEY])
+            except Corrupt as error:
+                found = error.text
+            self._decoded = file, found
+        users = self._decoded[1]
+        if isinstance(users, str):
+            self.ready, self._unusable_seconds = False, now
+            raise Corrupt(f"Secret {file.name}: {users}; correct it: members keep the users that they have")
+        return users
+
+    async def _file_of_others(self, name: str, mark: Mark, now: float) -> StoredSecret | None:
+        """Return the file of users that people made; None when it is the operator's, or none is there."""
+        if now < self._theirs_until:
+            return self._theirs
         try:
-            await self._secrets.read(name, mark, now)
+            await self._secrets.read(name, mark, now, LOOK_SECONDS)
         except NameTaken:
-            if not await self._secrets.has_key(name, USERS_KEY):
+            found = await self._secrets.read_of_anybody(name)
+            if found is None or USERS_KEY not in found.data:
                 raise
+            if self._theirs is None or self._theirs.stored != found.stored:
+                self._theirs = found
             self._theirs_until = now + LOOK_SECONDS
-            return True
-        return False
+            return self._theirs
+        return None
 
     async def _hash(self, secret: StoredSecret) -> str:
         """Return the entry of a password; each version of the Secret is hashed once."""

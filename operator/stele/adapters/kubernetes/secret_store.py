@@ -67,10 +67,10 @@ class SecretStore:
         stored = await self._api.find(SECRETS, self._namespace, name)
         return None if stored is None else _own(stored, mark)
 
-    async def has_key(self, name: str, key: str) -> bool:
-        """Return whether there is a Secret of anybody with this key."""
+    async def read_of_anybody(self, name: str) -> StoredSecret | None:
+        """Return the Secret whoever made it. It is for reading only."""
         stored = await self._api.find(SECRETS, self._namespace, name)
-        return stored is not None and key in (stored.get("data") or {})
+        return None if stored is None else _stored(stored)
 
     async def create(self, name: str, content: Content, mark: Mark) -> StoredSecret:
         """Create it, or return the one that another process has created meanwhile."""
@@ -115,7 +115,13 @@ def _own(stored: Object, mark: Mark) -> StoredSecret:
         raise NameLeaves([text]) if leaves(stored, [mark.owner]) else NameTaken([text])
     if meta.get("deletionTimestamp"):
         raise NameLeaves([text])
-    return StoredSecret(meta["name"], _decoded(stored, text), meta.get("annotations") or {}, stored)
+    return _stored(stored)
+
+
+def _stored(stored: Object) -> StoredSecret:
+    meta = stored["metadata"]
+    data = _decoded(stored, f"Secret {meta['name']}")
+    return StoredSecret(meta["name"], data, meta.get("annotations") or {}, stored)
 
 
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
