@@ -425,6 +425,21 @@ async def test_a_ca_that_others_broke_is_not_replaced(scene: Scene) -> None:
     assert scene.told == "Required"
 
 
+async def test_a_deleted_ca_stays_trusted_until_members_use_the_new_one(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    stored, before = await scene.secret("demo-ca"), await scene.data("demo-ca")
+    await scene.api._api.delete(SECRETS, scene.namespace, "demo-ca", stored["metadata"]["uid"])
+    scene.restart()
+    await scene.round()
+    new = (await scene.data("demo-ca"))["tls.crt"]
+    assert new != before["tls.crt"]
+    assert (await scene.data("demo-ca-cert"))["ca.crt"] == new + before["tls.crt"]
+    assert (await scene.data("demo-0-tls"))["ca.crt"] == new + before["tls.crt"]
+    await scene.rounds_until_quiet()
+    assert (await scene.data("demo-ca-cert"))["ca.crt"] == new
+
+
 @pytest.mark.parametrize("what", ["version", "curve", "extension"])
 async def test_a_certificate_that_no_library_knows_ends_nothing(scene: Scene, what: str) -> None:
     await scene.begin(**TLS)

@@ -18,6 +18,7 @@ from stele.adapters.pki.certificates import (
     make_authority,
     read_certificate,
     sign_leaf,
+    still_valid,
 )
 from stele.core.security.rotation import CA_DAYS, LEAF_DAYS, Step, Validity, next_step
 from stele.errors import Conflict, Corrupt, SteleError
@@ -145,7 +146,10 @@ class Certificates:
         name = ca_name(cluster.metadata.name)
         found = await self._secrets.read(name, mark, now)
         if found is None:
-            content = Authority(await _new_authority(cluster, now)).content
+            # Of a CA whose Secret was deleted: what it has signed stays valid until all have the new one.
+            bundle = await self._secrets.read(bundle_name(cluster.metadata.name), mark, now)
+            old = still_valid(bundle.data.get(TRUSTED, b""), now) if bundle is not None else b""
+            content = Authority(await _new_authority(cluster, now), old=old).content
             found = await self._secrets.keep(name, content, mark, now)
         return Authority.read(found, now)
 

@@ -132,6 +132,16 @@ def read_certificate(pem: bytes) -> Facts:
     return Facts(begins, ends, own, issuer or b"", uris, hosts)
 
 
+def still_valid(bundle: bytes, now: float) -> bytes:
+    """Return the certificates of a bundle that have not ended; nothing when it cannot be read."""
+    try:
+        found = x509.load_pem_x509_certificates(bundle)
+    except UNREADABLE:
+        return b""
+    kept = (each for each in found if each.not_valid_after_utc.timestamp() > now)
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in kept)
+
+
 @_read()
 def check_pair(pair: Pair) -> None:
     """Raise Corrupt unless certificate and key can be read and fit."""

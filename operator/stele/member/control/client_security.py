@@ -64,6 +64,11 @@ class ClientDemands:
         """Whether clients must authenticate; None until a master has said so."""
         return self._in_force.auth
 
+    @property
+    def tls(self) -> ClientTls:
+        """What is demanded now."""
+        return self._in_force.tls
+
     async def adopt(self, sent: MemberSettings | None) -> None:
         """Demand what was sent; None, and each field that is None, keeps what is in force.
 
