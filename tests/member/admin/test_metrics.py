@@ -1,12 +1,17 @@
 """What a member tells Prometheus, on the port that takes no commands."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.member.admin.metrics import Metrics
 from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.request import Request, RequestKind
+from stele.member.resp.access import Access
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 PARTITIONS = 2
@@ -91,3 +96,23 @@ async def test_the_port_of_metrics_takes_no_commands(tmp_path: Path, method: str
         place = made.members[0]
         async with made.http.request(method, f"http://{place.host}:{place.ports[4]}{path}") as response:
             assert response.status in (404, 405)
+
+
+@pytest.mark.parametrize("level", ["Off", "Required"])
+def test_secrets_of_others_raise_no_alert_while_nothing_is_asked_of_clients(level: str) -> None:
+    """Pods mount whatever has the names of their Secrets."""
+    node: Any = SimpleNamespace(
+        client_tls=SimpleNamespace(done=0, failed=0, refused=0),
+        client_demands=SimpleNamespace(tls=ClientTls(level)),
+        tls=SimpleNamespace(problem="not a certificate", days_left=lambda _now: None),
+        settings=SimpleNamespace(tls_dir="/etc/stele/tls"),
+        background=SimpleNamespace(wall=lambda: 0.0),
+        access=Access(),
+    )
+    node.access.adopt(None, ClientAuth(level), unreadable=True)
+    metrics = Metrics(node)
+    found = {
+        each.name: each.samples[0].value for each in (*metrics._tls(), *metrics._access()) if each.samples
+    }
+    expected = 1.0 if level == "Required" else 0.0
+    assert found["stele_tls_certificate_unusable"] == found["stele_users_unreadable"] == expected

@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from stele import __version__
+from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.member.admin.tablet_info import quarantined_tablets
 from stele.member.control.keyspace_sizes import owned_sizes
 from stele.member.node import Node
@@ -63,10 +64,10 @@ class Metrics(Collector):
         yield handshakes
         if (left := node.tls.days_left(node.background.wall())) is not None:
             yield _gauge("stele_tls_certificate_left_days", "Until the certificate in use ends.", left)
-        text = "1 while the certificate that is there cannot be used, and the one before is."
-        yield _gauge(
-            "stele_tls_certificate_unusable", text, int(bool(node.settings.tls_dir and node.tls.problem))
-        )
+        text = "1 while the certificate that is there cannot be used, and TLS is not off."
+        # While it is off, the folder may have a Secret of others.
+        asked = node.settings.tls_dir and node.client_demands.tls is not ClientTls.OFF
+        yield _gauge("stele_tls_certificate_unusable", text, int(bool(asked and node.tls.problem)))
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.delayed_replies.counters
@@ -90,8 +91,11 @@ class Metrics(Collector):
         yield denied
         text = "Connections that have to authenticate and have not yet."
         yield _gauge("stele_unauthenticated_clients", text, access.guests)
-        text = "Whether the file of users cannot be read, so that changes have no effect."
-        yield _gauge("stele_users_unreadable", text, access.unreadable)
+        text = (
+            "Whether the file of users cannot be read, so that changes have no effect, and AUTH is not off."
+        )
+        unreadable = access.unreadable and access.level is not ClientAuth.OFF
+        yield _gauge("stele_users_unreadable", text, unreadable)
 
     def _asynchronous(self) -> Iterator[Metric]:
         node = self._node
