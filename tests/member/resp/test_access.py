@@ -14,12 +14,12 @@ from stele.core.kv.glob import Glob
 from stele.member.resp.access import Access, accounts_of
 from stele.member.resp.failed_logins import FAILURES_AT_ONCE, SECONDS_PER_FAILURE
 from stele.member.resp.limits import GUEST_HELD_BYTES_MAX, RespServerLimits
-from stele.member.resp.passwords import SCRYPT_AT_ONCE, SCRYPT_WAITING_MAX
+from stele.member.resp.passwords import NO_PASSWORDS, SCRYPT_AT_ONCE, SCRYPT_WAITING_MAX
 from stele.member.resp.server import RespServer
 from stele.member.resp.session_commands import OFFERED
 from stele.member.resp.users_file import UsersFile
 from stele.wire.resp import encode_request
-from stele.wire.users import UserEntry, chosen_hash, encode_users, generated_hash
+from stele.wire.users import Scrypt, UserEntry, chosen_hash, encode_users, generated_hash
 from tests.member.harness.reference import redis_server
 
 DEFAULT = UserEntry("default", (generated_hash(b"secret"),), ("+@all", "~*", "&*"))
@@ -415,6 +415,14 @@ async def test_scrypt_is_computed_once_and_never_by_more_than_two_threads(server
     for line in ("AUTH person wrong", "AUTH nobody wrong", "AUTH default wrong"):
         await played(server.port, line)
         assert len(computed) == (before := before + 1)
+
+
+async def test_a_user_that_does_not_exist_costs_as_much_as_the_most_expensive(access, monkeypatch):
+    costs = []
+    monkeypatch.setattr(Scrypt, "compute", lambda each, _: costs.append((each.n, each.r, each.p)) or b"")
+    use(access, UserEntry("dear", (f"scrypt:32768:8:1:{'0' * 32}:{'0' * 64}",), ()), CHOSEN)
+    assert await access.checker.find(NO_PASSWORDS, b"wrong") is None
+    assert costs == [(32_768, 8, 1)]
 
 
 async def test_passwords_that_wait_for_scrypt_are_limited(server, access, monkeypatch):

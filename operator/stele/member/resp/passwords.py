@@ -66,7 +66,8 @@ NO_PASSWORDS = Passwords(())
 
 
 class PasswordChecker:
-    """`scrypts` is the most scrypt passwords that any user has: every failure costs so many."""
+    """`scrypts` is the most scrypt passwords that any user has: every failure costs so many,
+    and where the user has fewer, each as much as the most expensive one of all."""
 
     def __init__(self) -> None:
         self.scrypts = 0
@@ -79,6 +80,10 @@ class PasswordChecker:
     def begin(self, users: Sequence[Passwords]) -> None:
         """Check passwords of these users from now on."""
         self.scrypts = max((len(each.scrypts) for each in users), default=0)
+        known = [scrypt for each in users for _, scrypt in each.scrypts]
+        if known:
+            most = max(known, key=lambda each: each.n * each.r * each.p)
+            self._dummy = Scrypt(most.n, most.r, most.p, self._dummy.salt, self._dummy.digest)
 
     async def find(self, passwords: Passwords, password: bytes) -> str | None:
         """Return the entry of the file that a password matches, None for a wrong one. Raises BusyError."""
