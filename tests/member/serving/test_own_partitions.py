@@ -12,6 +12,7 @@ import pytest
 from stele.core.kv.keyslot import partition_in, slot_of
 from stele.core.kv.keyspaces import Mode, NearCache, Reads, Settings
 from tests.member.events.test_notifications import Subscriber
+from tests.member.harness.caching import Connection, close_all
 from tests.member.harness.clients import Client, RespError
 from tests.member.harness.cluster import Cluster, cluster, eventually, key_in
 from tests.member.serving.test_settings_together import EVENTS, Event, promotion, update
@@ -114,6 +115,36 @@ async def test_a_member_with_an_older_catalog_is_refused_by_the_owner(made: Clus
             with pytest.raises(RespError, match=REFUSED):
                 await client.call(older, *command)
     assert (await vacant(made))[1:] == [True, True]
+
+
+async def test_near_caches_drop_what_they_read_before(made: Cluster) -> None:
+    """That a key is missing, in a client's near cache and in that of a member."""
+    near = NearCache(1 << 20, 3600)
+    await made.declare({"orders": Settings(near_cache=near)})
+    writer, keys = await client_of(made, 0, 1, 2), {key for key in KEYS if key != b"k0"}
+    readers = [await Connection.open(made.ports[0], made.members[member].host) for member in made.members]
+    try:
+        for reader in readers:
+            await reader.call("HELLO", "3")
+            await reader.call("SELECT", "orders")
+            await reader.call("CLIENT", "TRACKING", "ON")
+            for key in keys:
+                assert await reader.call("GET", key) is None
+        for member in made.members:
+            assert await writer.call(member, b"GET", b"k0") is None, "the member keeps it"
+        await made.declare({"orders": Settings(near_cache=near, own_partitions=True)})
+        await eventually(lambda: vacant(made), all)
+        await made.add_group("orders", 3, replicas=2)
+        for key in KEYS:
+            await writer.call(0, b"SET", key, b"v")
+        for reader in readers:
+            async with asyncio.timeout(10):
+                while {key for push in reader.pushed for key in push.items[1]} < keys:
+                    await reader.read(0.5)
+        for member in made.members:
+            assert await writer.call(member, b"GET", b"k0") == b"v"
+    finally:
+        await close_all()
 
 
 @pytest.mark.parametrize("settings", [PLACED, EVERYWHERE], ids=["placed", "replicated"])

@@ -104,6 +104,17 @@ def test_a_new_row_drops_the_partition(member: Member) -> None:
     assert client.dropped == KEYS
 
 
+def test_a_keyspace_that_gets_other_partitions_is_dropped(member: Member) -> None:
+    """Also what is being read: the answer is from where it was."""
+    one, other = member.client(7, b"orders"), member.client(8, b"orders2")
+    for client in (one, other):
+        member.read(client)
+    track = member.caches.begin(one, 1, [b"mine"])
+    member.caches.moved({b"orders", b"elsewhere"})
+    member.caches.end(one, 1, [b"mine"], track)
+    assert (sorted(one.dropped), other.dropped) == (sorted([*KEYS, b"mine"]), [])
+
+
 def test_an_answer_that_began_under_an_older_row_is_dropped(member: Member) -> None:
     client = member.client()
     track = member.caches.begin(client, 0, [b"a"])

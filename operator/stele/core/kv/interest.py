@@ -93,8 +93,11 @@ class Interest:
         self._removed(name, readers)
         return (readers,) if isinstance(readers, int) else readers
 
-    def take_all(self, partition: int, prefix: bytes = b"") -> list[tuple[bytes, Readers]]:
-        """Remove the names of a partition that begin with `prefix`, and return them with their readers."""
+    def take_all(
+        self, partition: int, prefix: bytes | tuple[bytes, ...] = b""
+    ) -> list[tuple[bytes, Readers]]:
+        """Remove the names of a partition that begin with `prefix`, or one of several, and return them with
+        their readers."""
         names = [name for name in self._partitions.get(partition, ()) if name.startswith(prefix)]
         return [(name, self.take(partition, name)) for name in names]
 

@@ -6,7 +6,7 @@ ended, or the owner vouched for nothing for a lease. A heartbeat vouches from wh
 from when it reads the answer: one that waited in a socket may be older than a change behind it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from stele.core.formats import TRACKING
 from stele.core.kv.interest import PREFIXES_BYTES_MAX, PREFIXES_MAX, Interest
@@ -197,6 +197,13 @@ class NearCaches:
         if self._interest or self._prefixes:
             self._drop_partition(partition)
 
+    def moved(self, keyspaces: Set[bytes]) -> None:
+        """Drop what was read of keyspaces that have other partitions from now on: the owners of those do not
+        know who read it. Broadcasts come from all owners."""
+        prefixes = tuple(user_tail(keyspace, b"") for keyspace in keyspaces)
+        for partition in self._interest.partitions():
+            self._drop_keys(partition, prefixes)
+
     def tick(self) -> None:
         """Drop what owners have not vouched for during a lease."""
         now = self._now()
@@ -218,9 +225,9 @@ class NearCaches:
         self._drop_keys(partition)
         self._drop_broadcasts()
 
-    def _drop_keys(self, partition: int) -> None:
+    def _drop_keys(self, partition: int, prefixes: bytes | tuple[bytes, ...] = b"") -> None:
         dropped: dict[int, list[bytes]] = {}
-        for name, readers in self._interest.take_all(partition):
+        for name, readers in self._interest.take_all(partition, prefixes):
             for client in readers:
                 dropped.setdefault(client, []).append(split_tail(name)[1])
         self._drop(dropped)
