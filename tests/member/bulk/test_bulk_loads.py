@@ -436,6 +436,16 @@ async def test_a_keyspace_whose_members_keep_what_their_clients_put_there_takes_
         assert await counted(made) == 0
 
 
+async def test_a_load_waits_for_the_partitions_of_its_keyspace(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        await made.declare({"orders": Settings(own_partitions=True)})
+        loaded = asyncio.create_task(asyncio.to_thread(load, members, "load-1", rows(100), keyspace="orders"))
+        await asyncio.sleep(2)
+        assert not loaded.done(), "it waits"
+        await made.declare({})
+        assert (await loaded).entries == 100
+
+
 async def test_a_load_into_a_keyspace_with_settings(tmp_path):
     """Its rows have the expiries that they came with, and caches drop what it replaced."""
     near, wanted = NearCache(1 << 20, 3600), rows(100)

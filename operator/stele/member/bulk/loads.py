@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stele.core.control.commands import OpId
-from stele.core.kv.keyspaces import load_failure, undeclared_failure
+from stele.core.kv.keyspaces import homeless_text, load_failure, undeclared_failure
 from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavailable
 from stele.member import limits
 from stele.member.background import Background
@@ -174,6 +174,8 @@ class BulkLoads:
 
     def _check_keyspace(self, partition: int, keyspace: bytes) -> None:
         known, group = self._tablets.table.keyspaces, self._tablets.table.routes.group(keyspace)
+        if not group:
+            raise Unavailable(homeless_text(keyspace))
         if partition not in group:
             text = f"partition {partition} has no keys of {keyspace.decode()}, they are in {group.start} to "
             raise Refused(
