@@ -178,7 +178,7 @@ class Node:
         self.near_caches = NearCaches(
             self.table, self.links, background.now, partial(self.invalidations.broadcast, None)
         )
-        self.table.routes.moved = self.near_caches.moved
+        self.table.routes.when_moved(self.near_caches.moved)
         self.near_values = NearValues(self.table.keyspaces, self.near_caches, background.now)
         self.local_caches = LocalCaches(
             self.table,

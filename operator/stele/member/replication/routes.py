@@ -10,14 +10,18 @@ class Routes:
     """`groups` has all partitions: first those outside of groups, then each group; empty without a table.
 
     `homeless` are the keyspaces whose own partitions are not known here yet: they have none. It is always the
-    same set. `moved` is told of keyspaces that get other partitions, before requests go there.
+    same set.
     """
 
     def __init__(self, groups: PartitionGroups, main: int, catalog: Catalog) -> None:
         self.homeless: set[bytes] = set()
-        self.moved: Callable[[Set[bytes]], None] = lambda keyspaces: None
+        self._moved: Callable[[Set[bytes]], None] = lambda keyspaces: None
         self._own: dict[bytes, range] = {}
         self.use(groups, main, catalog)
+
+    def when_moved(self, moved: Callable[[Set[bytes]], None]) -> None:
+        """Have `moved` told of keyspaces that get other partitions, before requests go there."""
+        self._moved = moved
 
     def use(self, groups: PartitionGroups, main: int, catalog: Catalog) -> None:
         """Use these groups behind `main` partitions from now on; they are on the volume, as is the
@@ -34,7 +38,7 @@ class Routes:
         self._own |= dict.fromkeys(self.homeless, range(0))
         keyspaces = before.keys() | self._own.keys()
         if moved := {each for each in keyspaces if before.get(each) != self._own.get(each)}:
-            self.moved(moved)
+            self._moved(moved)
 
     def group(self, keyspace: bytes) -> range:
         """Return the partitions that have a keyspace's entries; none before there is a table."""

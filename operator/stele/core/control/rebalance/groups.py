@@ -66,9 +66,8 @@ def _goes(state: State, index: MemberIndex) -> bool:
 def _owner_changes(state: State) -> bool:
     """Return whether a row outside of groups is decided on and not stored: its owner may learn that it is one
     from another member, and then take entries before it is told of new groups."""
-    table = state.table
-    coming = table.staged.keys() | (table.claimed.keys() & state.operations.by_row.keys())
-    return any(number < len(table.stored.main) for number in coming)
+    claimed = state.table.claimed.keys() & state.operations.by_row.keys()
+    return any(number < len(state.table.stored.main) for number in state.table.staged.keys() | claimed)
 
 
 def _is_vacant(state: State, wanted: DesiredGroup) -> bool:
