@@ -112,8 +112,8 @@ class Wire:
     def __init__(self) -> None:
         self.writes = 0
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return ("127.0.0.1", 0)
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("127.0.0.1", 0) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 

@@ -35,7 +35,7 @@ class Subscriber:
         self, id: int, process: MemberProcess, node: Node, departed: set[tuple[str, int, int]]
     ) -> None:
         self.id, self.process = id, process
-        self.resp3, self.cluster = True, False
+        self.resp3, self.cluster, self.guard = True, False, None
         self.subscriptions: Subscriptions | None = None
         self.on_close: list[Callable[[], None]] = []
         self.heard: Counter[bytes] = Counter()
