@@ -204,7 +204,7 @@ async def _new_authority(cluster: TabletCluster, now: float) -> Pair:
 
 
 def _check(secret: StoredSecret, authority: Authority, names: Names, now: float) -> _Checked | None:
-    """Return None for a certificate that is to be made anew: broken, of another CA or name, or due."""
+    """Return None for a certificate that is to be made again: broken, of another CA or name, or due."""
     if secret.data.get(TRUSTED) != authority.trusted:
         return None
     certificate = secret.data.get(CERTIFICATE, b"")

@@ -20,7 +20,7 @@ class KeptSecrets:
         self._left = 0
 
     async def read_of_anybody(self, name: str) -> StoredSecret | None:
-        """Return the Secret as it is now, whoever made it."""
+        """Return the Secret as it is now, ours or not."""
         return await self._store.read_of_anybody(name)
 
     def begin_round(self) -> None:

@@ -68,7 +68,7 @@ class SecretStore:
         return None if stored is None else _own(stored, mark)
 
     async def read_of_anybody(self, name: str) -> StoredSecret | None:
-        """Return the Secret whoever made it. It is for reading only."""
+        """Return the Secret, ours or not. It is for reading only."""
         stored = await self._api.find(SECRETS, self._namespace, name)
         return None if stored is None else _stored(stored)
 

@@ -1,6 +1,6 @@
 """A process' certificate, its key and the CAs that it trusts, from files that others replace meanwhile.
 
-Whoever opens or accepts a connection asks for the context at that moment: new connections use the newest
+Code that opens or accepts a connection asks for the context at that moment: new connections use the newest
 certificate and the newest trusted CAs, existing ones go on.
 """
 

@@ -41,7 +41,7 @@ class ClusterAnswers:
     async def of(self, table: ClusterMap, name: bytes, ports: Ports, *, resp3: bool) -> Encoded:
         """Return the answer to a subcommand of `ENCODERS`, for all who ask for it.
 
-        One that cannot be made is made anew for who asks next.
+        One that cannot be made is made again for the next that asks.
         """
         made, key = self._made.setdefault(table, {}), (name, ports, resp3)
         if key not in made:
@@ -145,7 +145,7 @@ def _info(table: ClusterMap, ports: Ports, resp3: bool) -> Iterator[bytes]:
 
 
 class _Owned:
-    """All owners and this member, with what they own: (first slot, last slot), whoever backs it up."""
+    """All owners and this member, with what they own: (first slot, last slot), without regard to backups."""
 
     def __init__(self, table: ClusterMap) -> None:
         self._table = table
