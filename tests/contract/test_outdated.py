@@ -11,8 +11,10 @@ from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import BadInput, Refused
+from stele.master import manifests
 from stele.master.cache import Cache
 from stele.master.kubernetes import KubernetesClusterObjects
+from stele.master.manifests import Setup
 from stele.master.revision import REVISION
 from stele.master.settings import Settings
 from stele.model import TabletCluster
@@ -201,6 +203,25 @@ async def test_an_image_of_the_installation_is_compared_too(scene: Scene, which:
     assert (await scene.ready())[:2] == (
         ("False", "MembersOutdated") if which == "members" else ("True", "AsDesired")
     )
+
+
+async def test_the_revision_is_computed_once_for_each_version_of_a_cluster(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hashes a whole pod, and every round compares the pods of all members with it."""
+    computed, plainly = list[TabletCluster](), manifests.member_revision
+
+    def counted(cluster: TabletCluster, setup: Setup) -> str:
+        computed.append(cluster)
+        return plainly(cluster, setup)
+
+    monkeypatch.setattr(manifests, "member_revision", counted)
+    for present in (1, 2):
+        await scene.change(logLevel=("DEBUG", "WARNING")[present - 1])
+        scene.world.refresh()
+        for _ in range(3):
+            assert len(scene.world.member_objects()) == 2
+        assert len(computed) == present
 
 
 async def test_nothing_else_of_the_spec_makes_members_outdated(scene: Scene) -> None:

@@ -18,13 +18,14 @@ class OutdatedObjects:
 
     def __init__(self, children: Children, settings: Settings) -> None:
         self._children, self._settings = children, settings
+        self._revision: tuple[TabletCluster, str] | None = None
 
     def of_pod(self, cluster: TabletCluster, member: TabletMember, pod: Object | None) -> list[str]:
         """Return what differs in the member's pod; empty when nothing does or there is none."""
-        setup = self._settings.members
-        if pod is None or has_revision(pod, manifests.member_revision(cluster, setup)):
+        if pod is None or has_revision(pod, self._revision_of(cluster)):
             return []
-        return _shown(PODS, pod, outdated_pod(pod, manifests.member_pod(cluster, member, setup)))
+        wanted = manifests.member_pod(cluster, member, self._settings.members)
+        return _shown(PODS, pod, outdated_pod(pod, wanted))
 
     def of_all(
         self, cluster: TabletCluster, members: Iterable[tuple[TabletMember, Object | None]]
@@ -40,6 +41,12 @@ class OutdatedObjects:
             growing += resizes
             updated += not differences and not resizes and pod is not None
         return updated, (*old, *self._of_copier(cluster)), tuple(growing)
+
+    def _revision_of(self, cluster: TabletCluster) -> str:
+        """Return the revision of members' pods, computed once for each version of the cluster."""
+        if self._revision is None or self._revision[0] is not cluster:
+            self._revision = cluster, manifests.member_revision(cluster, self._settings.members)
+        return self._revision[1]
 
     def _of_claim(self, cluster: TabletCluster, member: TabletMember) -> list[str]:
         claim = self._children.find(CLAIMS, member.metadata.name, cluster.volumes_uid)
