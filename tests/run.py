@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -31,7 +32,10 @@ NICENESS = 10
 
 
 class Failures:
-    """A plugin of pytest that notes the tests that failed, in order."""
+    """A plugin of pytest that notes the tests that failed, in order, and prints each at once.
+
+    pytest itself prints them at the end, which a run that is stopped for its time never reaches.
+    """
 
     def __init__(self) -> None:
         self.tests: dict[str, None] = {}
@@ -39,6 +43,10 @@ class Failures:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.tests[report.nodeid] = None
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = str(getattr(crash, "message", report.longrepr)).splitlines() or [""]
+            text = f"{time.strftime('%H:%M:%S')} FAILED {report.nodeid} ({report.duration:.0f} s): {why[0]}"
+            print(f"\n{text}", flush=True)
 
 
 def run(arguments: Sequence[str]) -> int:

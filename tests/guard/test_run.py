@@ -77,6 +77,13 @@ def test_what_fails_again_or_with_many_fails(tmp_path: Path, text: str, runs: in
     assert ran.stdout.count("test session starts") == runs
 
 
+def test_a_failure_is_printed_while_others_still_run(tmp_path: Path) -> None:
+    ran = _run(tmp_path, f"{FAILS}\n\ndef test_later():\n    print('later')\n", "-s")
+    at_once, later = ran.stdout.index("FAILED"), ran.stdout.index("later")
+    assert at_once < later
+    assert "test_it.py::test_wrong (0 s): assert 1 == 2" in ran.stdout[:later]
+
+
 def test_the_cluster_is_tested_beside_all_else_and_what_failed_runs_again(tmp_path: Path) -> None:
     ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all")
     assert ran.returncode == 0, ran.stdout + ran.stderr
