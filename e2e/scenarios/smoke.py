@@ -1,5 +1,5 @@
-"""The small run: create, write, scale up, kill, verify, in a namespace of its own, on a cluster that stays
-usable.
+"""The small run: create, write, scale up, kill, verify, announce node ports, in a namespace of its own, on a
+cluster that stays usable.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from e2e.demo import main, stage
 from e2e.demo.__main__ import shrink
 from e2e.demo.report import Result
 from e2e.demo.settings import SMALL_PHASES, SMOKE_NAMESPACE, SMOKE_NODE_PORT, Settings
+from e2e.scenarios import announced
 
 CLUSTER = "smoke"
 # So few that each tablet holds more than its owner would send from its log: all of them have to be copied.
@@ -33,13 +34,14 @@ def settings(data: Path | None = None) -> Settings:
     return replace(small, partitions=PARTITIONS, engine="Spark", spark_expected=True)
 
 
-def run(data: Path | None = None) -> Result:
-    """The result. Its TabletCluster and volumes are removed afterwards, the operator and its namespace
-    stay.
+def run(data: Path | None = None) -> tuple[Result, announced.Outcome]:
+    """The result, and what a client outside of the pod network saw afterwards.
+
+    The TabletCluster and its volumes are removed, the operator and its namespace stay.
     """
     wanted = settings(data)
     try:
         result, _ = main.run(wanted)
-        return result
+        return result, announced.run(wanted)
     finally:
         stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "smoke.log")

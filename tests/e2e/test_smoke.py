@@ -35,7 +35,7 @@ def test_every_tablet_is_larger_than_what_an_owner_sends_from_its_log() -> None:
 
 @pytest.mark.cluster
 def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
-    result = smoke.run(records_without_apt(tmp_path))
+    result, client = smoke.run(records_without_apt(tmp_path))
     assert result.problems() == []
     assert [phase.name for phase in result.phases] == list(SMALL_PHASES)
     assert result.clients["acknowledged"] > 0
@@ -43,3 +43,6 @@ def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
     assert result.phases[1].moves.bytes_by_spark > 0
     assert result.verification is not None
     assert result.verification.tally.replicas == 2 * result.verification.tally.partitions
+    assert client.owners <= client.expected
+    assert len(client.owners) > 1
+    assert (client.wrong, client.forwarded) == (0, 0)
