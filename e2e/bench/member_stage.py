@@ -19,6 +19,7 @@ from e2e.cluster.errors import MachineUnfitError
 from stele.core.control import commands as m
 from stele.core.formats import SPOKEN
 from stele.core.kv.keyspaces import Catalog
+from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.wire import control as wire
 
 CLUSTER = "99999999-2222-3333-4444-555555555555"
@@ -235,11 +236,15 @@ class Stage:
         member.uuid = reply.uuid
         return reply.code == "OK"
 
-    def publish(self, catalog: Catalog | None = None) -> None:
-        """Tell every member the whole table, and the catalog of keyspaces if there is one."""
-        number = len(self.members)
+    def publish(self, catalog: Catalog | None = None, replicated: PartitionGroups = NO_GROUPS) -> None:
+        """Tell every member the whole table, and the catalog of keyspaces if there is one.
+
+        Partitions of `replicated` groups have a copy at every member.
+        """
+        number, partitions = len(self.members), replicated.end(self.partitions)
+        copies = [self.replicas] * self.partitions + [number] * (partitions - self.partitions)
         rows = tuple(
-            m.Row(p, 1, tuple((p + i) % number for i in range(self.replicas))) for p in range(self.partitions)
+            m.Row(p, 1, tuple((p + i) % number for i in range(copies[p]))) for p in range(partitions)
         )
         infos = tuple(
             m.MemberInfo(each.index, f"m{each.index}", each.uuid, each.host) for each in self.members
@@ -247,8 +252,9 @@ class Stage:
         for member in self.members:
             request = m.ExchangeRequest(
                 format=SPOKEN.most, cluster=CLUSTER, epoch=1, recipient=member.uuid, self_index=member.index,
-                partitions=self.partitions, replicas=self.replicas, state="Active", member_list_version=1,
+                partitions=partitions, replicas=self.replicas, state="Active", member_list_version=1,
                 members=infos, rows=rows, full=True, catalog=catalog,
+                groups=replicated, groups_version=replicated.version,
             )  # fmt: skip
             reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
             if reply.code != "OK":

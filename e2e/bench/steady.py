@@ -11,7 +11,8 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from e2e.bench.report import Column, Report, Row, factor, milliseconds
 from e2e.bench.talk import Talker
 from e2e.bench.timing import ratio
 from e2e.cluster.steps import say
-from stele.core.kv.keyspaces import Catalog, Replication, Settings
+from stele.core.kv.keyspaces import REPLICATED_PARTITIONS, Catalog, Mode, Reads, Replication, Settings
+from stele.core.table.groups import PartitionGroup, PartitionGroups
 
 TITLE = (
-    "three members at rest beside Hazelcast and Infinispan, through clients of one JVM (35 minutes; quick: 6)"
+    "three members at rest beside Hazelcast and Infinispan, through clients of one JVM (45 minutes; quick: 8)"
 )
 PARTITIONS = 271
 REPLICAS = 2
@@ -36,8 +38,9 @@ CONNECTIONS = (8, 32)
 TRANSACTION_KEYS = (2, 5)
 """Keys that one transaction reads and sets."""
 TRANSACTION_BYTES, TRANSACTION_OF_KEYS = 100, 10_000
+SMART, PLAIN = "Stele, port 6380", "Stele, port 6379"
 TRANSACTIONS = {
-    "Stele, port 6379": {"Stele, port 6379": "WATCH"},
+    PLAIN: {PLAIN: "WATCH"},
     "Hazelcast": {"Hazelcast, two-phase": "TWO_PHASE"},
     "Infinispan": {"Infinispan, optimistic": "OPTIMISTIC", "Infinispan, pessimistic": "PESSIMISTIC"},
 }
@@ -46,7 +49,15 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 SECONDS, QUICK_SECONDS = 5, 2
 WARM_SECONDS = 5
 PEERS = ("Hazelcast", "Infinispan")
+DECLARED = f"{SMART}, ttl and notify"
+COPIES_BYTES = 100
+"""Bytes of the values of a keyspace that every member has a copy of."""
 _ASYNC = Catalog(1, {"default": Settings(replication=Replication.ASYNC)})
+_DECLARED = Catalog(2, {"default": Settings(ttl_seconds=86_400, notify="KEA")})
+_REPLICATED = Catalog(
+    3, {"default": Settings(mode=Mode.REPLICATED, reads=Reads.AVAILABLE, own_partitions=True)}
+)
+_GROUPS = PartitionGroups(1, (PartitionGroup("default", PARTITIONS, REPLICATED_PARTITIONS, 3),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +84,35 @@ class Transactions:
         return f"{self.keys} keys"
 
 
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Work on a keyspace that every member has a copy of, by so many connections at once."""
+
+    operation: str
+    connections: int
+
+    def __str__(self) -> str:
+        return f"{self.operation.upper()} {COPIES_BYTES} B"
+
+
 CASES = [Case(*each) for each in itertools.product(OPERATIONS, SIZES, CONNECTIONS)]
 TRANSACTION_CASES = [Transactions(*each) for each in itertools.product(TRANSACTION_KEYS, CONNECTIONS)]
-Rows = dict[tuple[Case | Transactions, str], list[dict[str, float]]]
+COPIES_CASES = [Copies(*each) for each in itertools.product(OPERATIONS, CONNECTIONS)]
+AnyCase = Case | Transactions | Copies
+Rows = dict[tuple[AnyCase, str], list[dict[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A system that serves: its clients, by the name of the row, and the processes of its servers.
 
-    `turn_async` makes the clients' keyspace Async.
+    `declare` gives the clients' keyspace these settings and groups, `replicate` every member a copy of it.
     """
 
     clients: dict[str, Talker]
     servers: Sequence[int]
-    turn_async: Callable[[], None] = lambda: None
+    replicate: Callable[[], object]
+    declare: Callable[[Catalog], None] = lambda _catalog: None
 
 
 @contextmanager
@@ -99,15 +124,22 @@ def _stele() -> Iterator[Running]:
             node("stele-cluster", CLIENTS, PARTITIONS, f"-Dstele.members={cluster}") as smart,
             node("stele-proxy", CLIENTS, PARTITIONS, f"-Dstele.members={proxy}") as plain,
         ):
-            clients = {"Stele, port 6380": smart, "Stele, port 6379": plain}
-            yield Running(clients, [each.pid for each in made.members], lambda: made.publish(_ASYNC))
+            servers = [each.pid for each in made.members]
+            replicate = partial(made.publish, _REPLICATED, _GROUPS)
+            yield Running({SMART: smart, PLAIN: plain}, servers, replicate, made.publish)
 
 
 @contextmanager
 def _peer(name: str) -> Iterator[Running]:
     with Grid(name.lower(), PARTITIONS) as grid:
         grid.members[0].ask("mark")
-        yield Running({name: grid.clients}, [each.pid for each in grid.members])
+        servers = [each.pid for each in grid.members]
+        yield Running({name: grid.clients}, servers, partial(_replicate, grid))
+
+
+def _replicate(grid: Grid) -> None:
+    for each in (*grid.members, grid.clients):
+        each.ask("replicate")
 
 
 def run(report: Report, quick: bool) -> None:
@@ -125,12 +157,16 @@ def run(report: Report, quick: bool) -> None:
 def _round(results: Rows, seconds: int) -> None:
     with _stele() as running:
         _measure(running, results, seconds)
-        running.turn_async()
+        running.declare(_ASYNC)
         clients = {f"{name}, Async": client for name, client in running.clients.items()}
-        _measure(Running(clients, running.servers), results, seconds)
+        _measure(replace(running, clients=clients), results, seconds)
+        running.declare(_DECLARED)
+        _measure(replace(running, clients={DECLARED: running.clients[SMART]}), results, seconds)
+        _measure_copies(running, PLAIN, results, seconds)
     for name in PEERS:
         with _peer(name) as running:
             _measure(running, results, seconds)
+            _measure_copies(running, name, results, seconds)
 
 
 def _measure(running: Running, results: Rows, seconds: int) -> None:
@@ -145,6 +181,19 @@ def _measure(running: Running, results: Rows, seconds: int) -> None:
             results.setdefault((case, name), []).append(_one(running, client, words, seconds))
         for kind in TRANSACTIONS.get(name, {}).items():
             _transact(running, client, kind, results, seconds)
+
+
+def _measure_copies(running: Running, name: str, results: Rows, seconds: int) -> None:
+    """As all other work: write every key once, then ask for some seconds, then measure."""
+    say(f"{name}, a copy at every member")
+    running.replicate()
+    client, values = running.clients[name], (COPIES_BYTES, SIZES[COPIES_BYTES])
+    client.ask("fill", *values)
+    for operation in OPERATIONS:
+        client.ask("steady", operation, *values, max(CONNECTIONS), WARM_SECONDS)
+    for case in COPIES_CASES:
+        words = ("steady", case.operation, *values, case.connections)
+        results.setdefault((case, name), []).append(_one(running, client, words, seconds))
 
 
 def _transact(running: Running, client: Talker, kind: tuple[str, str], results: Rows, seconds: int) -> None:
@@ -178,7 +227,15 @@ _NOTE = (
     "Stele writes to disk (fsync Interval); the others keep everything in memory. Hazelcast's client and "
     "Jedis on port 6380 know the owner of each key; on port 6379 a member asks the owner. Embedded "
     "Infinispan has no client: a member without capacity sends its requests. Rows with Async are of the same "
-    "clients and members, once the keyspace has replication: Async."
+    "clients and members, once the keyspace has replication: Async, those with ttl and notify once it has a "
+    "Keyspace with ttl: 24h and notify: KEA, which gives every entry an expiry and every write an event."
+)
+
+_COPIES_NOTE = (
+    "Every member has a copy: Stele's Keyspace with mode: Replicated, Hazelcast's ReplicatedMap, "
+    "Infinispan's REPL_SYNC. Stele's members are asked on port 6379 and answer reads themselves; a read may "
+    "lack what was acknowledged within the last lease. Hazelcast acknowledges a write before the other "
+    "members have it."
 )
 
 _TRANSACTIONS_NOTE = (
@@ -215,13 +272,15 @@ def _fill(report: Report, results: Rows) -> None:
     section.rows += [
         row_of(results, case, name) for case in TRANSACTION_CASES for name in _names(results, case)
     ]
+    section = report.section("A copy at every member", _COLUMNS, _COPIES_NOTE)
+    section.rows += [row_of(results, case, name) for case in COPIES_CASES for name in _names(results, case)]
 
 
-def _names(results: Rows, case: Case | Transactions) -> list[str]:
+def _names(results: Rows, case: AnyCase) -> list[str]:
     return [name for measured, name in results if measured == case]
 
 
-def row_of(results: Rows, case: Case | Transactions, name: str) -> Row:
+def row_of(results: Rows, case: AnyCase, name: str) -> Row:
     """The medians of one system and case; `failed` is the sum."""
     median = _medians(results[case, name])
     peers_of_case = [each for each in _names(results, case) if each.startswith(PEERS)]

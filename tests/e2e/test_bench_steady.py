@@ -3,7 +3,7 @@
 import pytest
 
 from e2e.bench.report import Report
-from e2e.bench.steady import CASES, TRANSACTION_CASES, Rows, _fill
+from e2e.bench.steady import CASES, COPIES_CASES, PLAIN, TRANSACTION_CASES, Rows, _fill
 
 CASE = CASES[0]
 
@@ -60,3 +60,11 @@ def test_transactions_are_compared_with_the_better_kind_of_the_peers() -> None:
     rows = {each["system"]: each for each in report.sections[1].rows}
     assert rows["Stele, port 6379"]["of_better_peer"] == pytest.approx(0.25)
     assert rows["Infinispan, pessimistic"]["of_better_peer"] is None
+
+
+def test_keyspaces_with_a_copy_everywhere_have_a_table_of_their_own() -> None:
+    case = COPIES_CASES[0]
+    report = Report("steady", quick=True)
+    _fill(report, {(case, PLAIN): [one(300.0)], (case, "Hazelcast"): [one(100.0)]})
+    assert [len(section.rows) for section in report.sections] == [0, 0, 2]
+    assert report.sections[2].rows[0]["of_better_peer"] == pytest.approx(3.0)

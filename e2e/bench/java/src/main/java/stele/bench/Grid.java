@@ -15,6 +15,9 @@ abstract class Grid {
 
     abstract void set(String key, byte[] value);
 
+    /** Read and write from now on a map that every member has a whole copy of. Stele's members decide that. */
+    void replicate() { }
+
     /** Read these keys and set them, as one transaction of this kind; returns how often it was tried again. */
     int transact(String kind, List<String> keys, byte[] value) throws Exception {
         throw new UnsupportedOperationException("ask the clients' process");

@@ -13,6 +13,7 @@ import com.hazelcast.instance.impl.HazelcastInstanceProxy;
 import com.hazelcast.internal.partition.InternalPartition;
 import com.hazelcast.internal.partition.PartitionReplica;
 import com.hazelcast.map.IMap;
+import com.hazelcast.replicatedmap.ReplicatedMap;
 import com.hazelcast.transaction.TransactionContext;
 import com.hazelcast.transaction.TransactionException;
 import com.hazelcast.transaction.TransactionOptions;
@@ -26,6 +27,7 @@ abstract class HazelcastGrid extends Grid {
     private static final int MEMBERS_MAX = 4;
     HazelcastInstance instance;
     private IMap<String, byte[]> map;
+    private ReplicatedMap<String, byte[]> replicated;
 
     private synchronized IMap<String, byte[]> map() {
         if (map == null) {
@@ -35,11 +37,19 @@ abstract class HazelcastGrid extends Grid {
     }
 
     @Override byte[] get(String key) {
-        return map().get(key);
+        return replicated == null ? map().get(key) : replicated.get(key);
     }
 
     @Override void set(String key, byte[] value) {
-        map().set(key, value);
+        if (replicated == null) {
+            map().set(key, value);
+        } else {
+            replicated.put(key, value);
+        }
+    }
+
+    @Override void replicate() {
+        replicated = instance.getReplicatedMap("replicated");
     }
 
     /** Talks to the members over TCP and knows who owns which partition. */

@@ -30,8 +30,8 @@ final class InfinispanGrid extends Grid {
     private static final int PORT = 7800;
     private static final int CLIENT_PORT = PORT + 4;
     private final DefaultCacheManager manager;
-    private final AdvancedCache<String, byte[]> reading;
-    private final AdvancedCache<String, byte[]> writing;
+    private AdvancedCache<String, byte[]> reading;
+    private AdvancedCache<String, byte[]> writing;
     private final Map<String, AdvancedCache<String, byte[]>> transactions = new HashMap<>();
 
     InfinispanGrid(int number, int partitions) throws Exception {
@@ -56,8 +56,20 @@ final class InfinispanGrid extends Grid {
             manager.defineConfiguration(kind.name(), transactional.build());
             transactions.put(kind.name(), manager.<String, byte[]>getCache(kind.name()).getAdvancedCache());
         }
-        reading = manager.<String, byte[]>getCache("bench").getAdvancedCache();
+        use("bench");
+    }
+
+    private void use(String cache) {
+        reading = manager.<String, byte[]>getCache(cache).getAdvancedCache();
         writing = reading.withFlags(Flag.IGNORE_RETURN_VALUES);
+    }
+
+    /** Every node starts the cache, so that it has a copy. */
+    @Override void replicate() {
+        ConfigurationBuilder cache = new ConfigurationBuilder();
+        cache.clustering().cacheMode(CacheMode.REPL_SYNC);
+        manager.defineConfiguration("replicated", cache.build());
+        use("replicated");
     }
 
     /** Notes when the view changes; public, because Infinispan calls it by reflection. */

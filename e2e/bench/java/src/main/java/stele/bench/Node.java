@@ -9,7 +9,7 @@ import java.util.stream.Collectors;
 
 /**
  * One process of a grid: arguments SYSTEM NUMBER PARTITIONS. Says {"ready": nanos}, then answers one line of JSON to each
- * line of input: await MEMBERS SECONDS | mark | table, and in the clients' process what e2e/bench/copy_load.py lists and
+ * line of input: await MEMBERS SECONDS | mark | replicate | table, and in the clients' process what e2e/bench/copy_load.py lists and
  * what Steady does.
  * Moments are System.nanoTime, which is the clock of Python's time.monotonic_ns.
  */
@@ -40,6 +40,7 @@ public final class Node {
                 case "mark" -> mark(grid);
                 case "await" -> await(grid, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 case "table" -> table(grid);
+                case "replicate" -> replicate(grid);
                 case "fill", "steady", "transact" -> Steady.answer(grid, words);
                 default -> clients.answer(words);
             };
@@ -51,6 +52,11 @@ public final class Node {
 
     private static String mark(Grid grid) {
         grid.viewNanos.set(0);
+        return "{}";
+    }
+
+    private static String replicate(Grid grid) {
+        grid.replicate();
         return "{}";
     }
 
