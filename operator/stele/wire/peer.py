@@ -99,14 +99,22 @@ class Lease(msgspec.Struct, array_like=True, frozen=True, tag="le"):
 
 
 class ReadIndex(msgspec.Struct, array_like=True, frozen=True, tag="ri"):
-    """Asks the owner of these partitions for their commit indexes; `at` is as in a heartbeat."""
+    """Asks the owner of these partitions for their commit indexes; `at` is as in a heartbeat.
+
+    `catalog` is the version of the sender's catalog of keyspaces.
+    """
 
     at: float
     partitions: Annotated[list[int], _OfReadIndex]
+    catalog: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ReadIndexAnswer(msgspec.Struct, array_like=True, frozen=True, tag="ra"):
-    """(partition, commit index) of those that the sender may answer reads of at this moment."""
+    """(partition, commit index) of those that the sender may answer reads of at this moment.
+
+    There are none for a backup whose catalog is older than the sender's: it may look for a keyspace's entries
+    in partitions that no longer have them.
+    """
 
     at: float
     indexes: Annotated[list[tuple[int, int]], _OfReadIndex]

@@ -1,6 +1,7 @@
 """Keyspaces that get partitions of their own, and those with a copy at every member, by real processes."""
 
 import asyncio
+import re
 import signal
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from tests.member.events.test_notifications import Subscriber
 from tests.member.harness.caching import Connection, close_all
 from tests.member.harness.clients import Client, RespError
 from tests.member.harness.cluster import Cluster, cluster, eventually, key_in
+from tests.member.serving.test_backup_reads import backup_reads
 from tests.member.serving.test_settings_together import EVENTS, Event, promotion, update
 
 PLACED = {"orders": Settings(own_partitions=True)}
@@ -115,6 +117,35 @@ async def test_a_member_with_an_older_catalog_is_refused_by_the_owner(made: Clus
             with pytest.raises(RespError, match=REFUSED):
                 await client.call(older, *command)
     assert (await vacant(made))[1:] == [True, True]
+
+
+async def test_a_backup_with_an_older_catalog_soon_answers_no_reads(made: Cluster) -> None:
+    """It would look for the keyspace where nothing is written any more, and never learn that it is old."""
+    await made.declare({"orders": Settings(reads=Reads.AVAILABLE)})
+    owner, older = made.rows[0].replicas[:2]
+    assert owner is not None
+    assert older is not None
+    client, key = await client_of(made, owner, older), key_in(0, made.partitions)
+    await client.set(owner, key, b"v")
+
+    async def read_here() -> bool:
+        before = await backup_reads(made, older)
+        assert await client.call(older, b"GET", key) == b"v"
+        return await backup_reads(made, older) > before
+
+    assert await eventually(read_here, bool)
+    assert made.catalog is not None
+    made.catalog = made.catalog.changed_to({"orders": Settings(reads=Reads.AVAILABLE, own_partitions=True)})
+    await made.publish(each for each in made.members if each != older)
+
+    async def error() -> str:
+        try:
+            await client.call(older, b"GET", key)
+        except RespError as found:
+            return str(found)
+        return ""
+
+    assert re.match(REFUSED, await eventually(error, bool))
 
 
 async def test_near_caches_drop_what_they_read_before(made: Cluster) -> None:

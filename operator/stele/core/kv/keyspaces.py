@@ -149,6 +149,12 @@ def undeclared_failure(keyspace: bytes) -> Failure:
     return Failure("UNDECLARED", f"{text} (keyspaces.undeclared of the TabletCluster is {Undeclared.REFUSE})")
 
 
+def elsewhere_text(keyspace: bytes) -> str:
+    """Return the text of the error for a request that was sent to a partition without the keyspace's
+    entries."""
+    return f"keyspace {keyspace.decode()} is in other partitions now; nothing was done: retry in a second"
+
+
 def homeless_text(keyspace: bytes) -> str:
     """Return the text of the error that clients of a keyspace get before its own partitions are known."""
     return f"keyspace {keyspace.decode()} gets partitions of its own; nothing was done: retry in a second"

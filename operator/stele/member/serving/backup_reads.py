@@ -192,12 +192,14 @@ class BackupReads:
             link = self._links.get(owner)
             if link is not None and link.ready and link.format >= BACKUP_READS:
                 for begin in range(0, len(asked), peer.READ_INDEX_PARTITIONS_MAX):
-                    link.send(peer.ReadIndex(now, asked[begin : begin + peer.READ_INDEX_PARTITIONS_MAX]))
+                    some = asked[begin : begin + peer.READ_INDEX_PARTITIONS_MAX]
+                    link.send(peer.ReadIndex(now, some, self._keyspaces.catalog.version))
 
     def on_ask(self, sender: Inbound, message: peer.ReadIndex) -> None:
         """Answer as the owner, for those partitions that it may answer reads of at this moment."""
         now, indexes = self._now(), list[tuple[int, int]]()
-        for partition in message.partitions:
+        is_old = message.catalog < self._keyspaces.catalog.version
+        for partition in () if is_old else message.partitions:
             replica = self._tablets.replicas.get(partition)
             if replica is not None and self._executor.serves_reads(replica, now):
                 # What was answered before its commit counts, too: the backup waits for it.

@@ -15,7 +15,7 @@ from stele.core.formats import CLEARS, TRACKING
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.core.kv.cluster_map import ClusterMap, ClusterNode, cluster_map, owner_node
 from stele.core.kv.commands import REPLY_BYTES_MAX, Failure, Reply
-from stele.core.kv.keyspaces import Settings, homeless_text
+from stele.core.kv.keyspaces import Settings, elsewhere_text, homeless_text
 from stele.core.kv.seen import SeenOperations
 from stele.core.kv.written import HELD, OpId, WrittenOperations
 from stele.core.table.table import Partition
@@ -343,7 +343,9 @@ class RequestRouter:
             return False
         if not self._table.routes.has(request.partition, request.keyspace) and _uses_keys(request):
             # Its sender has an older catalog, or it waited here while the catalog changed.
-            self._refused(request, Unavailable(homeless_text(request.keyspace)))
+            is_homeless = request.keyspace in self._homeless
+            text = (homeless_text if is_homeless else elsewhere_text)(request.keyspace)
+            self._refused(request, Unavailable(text))
             return True
         if not self._turn_budget.fits(request.entries):
             self._drain_later(request)
