@@ -2,9 +2,11 @@
 
 import base64
 import contextlib
+import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, SECRETS, NotFound
@@ -19,7 +21,7 @@ from stele.master.certificates import RENEW_CA
 from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
-from stele.master.users import LOOK_SECONDS, SPREAD_SECONDS
+from stele.master.users import LOOK_SECONDS
 from stele.model import TabletCluster
 from stele.wire.identity import identity_digest
 from stele.wire.users import Scrypt, UserEntry, decode_users, encode_users, generated_hash, read_hash
@@ -165,8 +167,20 @@ class Scene:
         for index in indexes or (0, 1):
             found = await self.data(f"demo-{index}-tls")
             pair = self.reads[f"demo-{index}"] = found["tls.crt"], found["ca.crt"]
-            reply = ExchangeReply("OK", "", f"uuid-{index}", "c", 1, 1, 0, 1, identity=identity_digest(*pair))
-            self.state.membership.liveness[index].report = reply  # type: ignore[assignment]
+            self.report(index, identity=identity_digest(*pair))
+            if await self.exists("demo-users"):
+                await self.load_users(index)
+
+    async def load_users(self, *indexes: int) -> None:
+        """The same of their users."""
+        file = (await self.data("demo-users"))["users"]
+        for index in indexes:
+            self.report(index, users=hashlib.sha256(file).hexdigest(), users_problem="")
+
+    def report(self, index: int, **facts: str) -> None:
+        liveness = self.state.membership.liveness[index]
+        before = liveness.report or ExchangeReply("OK", "", f"uuid-{index}", "c", 1, 1, 0, 1)
+        liveness.report = msgspec.structs.replace(before, **facts)
 
     def check_trust(self) -> None:
         """Each member takes the certificate that every other shows."""
@@ -607,8 +621,7 @@ async def test_a_password_is_generated_and_members_know_its_hash_only(scene: Sce
     assert scene.api.writes == before
 
 
-async def test_passwords_are_asked_for_once_running_members_can_have_the_file(scene: Scene) -> None:
-    scene.now = NOON - timedelta(days=5000)
+async def test_passwords_are_asked_for_once_running_members_use_the_file(scene: Scene) -> None:
     await scene.begin()
     await scene.round(2)
     await scene.change(**PASSWORDS)
@@ -616,9 +629,12 @@ async def test_passwords_are_asked_for_once_running_members_can_have_the_file(sc
     assert scene.world.desired().auth is None
     status, reason, text = await scene.condition("Secured")
     assert (status, reason) == ("False", "WaitsForMembers")
-    assert "members have the file of users" in text
-    made = (await scene.secret("demo-users"))["metadata"]["creationTimestamp"]
-    scene.now = datetime.fromisoformat(made) + timedelta(seconds=SPREAD_SECONDS + 1)
+    assert "these members have the file of users: demo-0, demo-1" in text
+    await scene.load_users(1)
+    await scene.round()
+    assert scene.world.desired().auth is None
+    assert (await scene.condition("Secured"))[2].endswith("these members have the file of users: demo-0")
+    await scene.load_users(0)
     await scene.round(2)
     assert scene.world.desired().auth == "Required"
     assert (await scene.security())["auth"] == "Required"
@@ -727,8 +743,7 @@ async def test_the_level_waits_for_a_file_of_people_that_members_can_read(scene:
     meta = {"name": "demo-users"}
     data = {"users": base64.b64encode(b"{").decode()}
     theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": data}
-    made = (await scene.api._api.create(SECRETS, scene.namespace, theirs))["metadata"]["creationTimestamp"]
-    scene.now = datetime.fromisoformat(made) + timedelta(seconds=SPREAD_SECONDS + 1)
+    await scene.api._api.create(SECRETS, scene.namespace, theirs)
     await scene.begin_open(**PASSWORDS)
     await scene.round(2)
     assert scene.world.desired().auth is None
@@ -740,8 +755,21 @@ async def test_the_level_waits_for_a_file_of_people_that_members_can_read(scene:
     await scene.round(2)
     assert scene.world.desired().auth is None
     assert (await scene.condition("Secured"))[:2] == ("False", "WaitsForMembers")
-    scene.now += timedelta(seconds=SPREAD_SECONDS)
+    await scene.load_users(0, 1)
     await scene.round(2)
+    assert scene.world.desired().auth == "Required"
+
+
+async def test_a_member_that_cannot_read_its_users_is_said(scene: Scene) -> None:
+    await scene.begin(**BOTH)
+    await scene.rounds_until_quiet()
+    await scene.round()
+    assert (await scene.condition("Secured"))[0] == "True"
+    scene.report(1, users_problem="file of users: not JSON")
+    await scene.round()
+    status, reason, text = await scene.condition("Secured")
+    assert (status, reason) == ("False", "UsersUnusable")
+    assert text == "demo-1 cannot read its file of users, and keeps those of before: file of users: not JSON"
     assert scene.world.desired().auth == "Required"
 
 

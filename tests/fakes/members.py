@@ -100,6 +100,7 @@ class FakeMember:
         self.state = "Active"
         self.locked = ""
         self.pod_uid, self.started_seconds = "", 0.0
+        self.users_problem = ""
         self.stopping = self.may_stop = False
         """A planned stop is announced; the master has answered that nothing is left to move."""
         self.dies_at = ""
@@ -563,6 +564,7 @@ class FakeMember:
             catalog_version=self.catalog.version,
             members=self.members if want else (),
             vacant=self._vacant(),
+            users_problem=self.users_problem,
         )
 
     def _vacant(self) -> tuple[str, ...]:

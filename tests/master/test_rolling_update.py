@@ -57,6 +57,21 @@ async def test_members_restart_one_after_the_other_without_a_copy(
     harness.check_balanced(members, replicas)
 
 
+async def test_no_member_restarts_while_one_cannot_read_its_users() -> None:
+    """It would have none, and let nobody in."""
+    harness = await formed(3, 6)
+    harness.world.volumes[1].users_problem = "file of users: not JSON"
+    await harness.ticks(5, 1.0)
+    harness.world.outdate()
+    await harness.until(lambda: harness.state.stops.update_waits)
+    await harness.ticks(50, 1.0)
+    assert harness.state.stops.update_waits.startswith("demo-1 cannot read the file of users")
+    assert not harness.world.restarts
+    harness.world.volumes[1].users_problem = ""
+    await harness.until_quiet(ticks=2000)
+    assert harness.world.restarts == [2, 1, 0]
+
+
 async def test_the_next_master_goes_on() -> None:
     harness = await formed(3, 6)
     watch_restarts(harness)

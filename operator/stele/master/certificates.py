@@ -132,9 +132,9 @@ class Certificates:
         self._checked = {name: each for name, each in self._checked.items() if name in names}
         right = {name: each for name, each in self._checked.items() if each.authority == authority}
         if lacking := [name for name in names if name not in right]:
-            self.waits = f"certificates are made for {_listed(lacking)}"
+            self.waits = f"certificates are made for {listed(lacking)}"
         elif behind := [name for name in names if reported.get(name) != right[name].digest]:
-            self.waits = f"{_listed(behind)} do not use their newest certificate yet"
+            self.waits = f"{listed(behind)} do not use their newest certificate yet"
         else:
             self.waits = "" if len(names) >= wanted else f"{len(names)} of {wanted} members exist"
         validity = authority.validity
@@ -223,6 +223,6 @@ def _check(secret: StoredSecret, authority: Authority, names: Names, now: float)
     return _Checked(secret, authority, names, validity.ends, renew_at)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

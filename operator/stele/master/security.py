@@ -7,12 +7,13 @@ has its level from the beginning, whether or not its members can let anybody in.
 
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.secret_store import SecretStore
+from stele.core.control.commands import ExchangeReply
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.control.state import DesiredSpec, State
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
@@ -51,6 +52,7 @@ class ClusterSecurity:
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
         self._users_problem: SteleError | None = None
+        self._blind: dict[str, str] = {}
         self._uses_tls = self._begun_closed = False
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
@@ -62,7 +64,7 @@ class ClusterSecurity:
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
             desired = replace(desired, client_tls=None, client_certificates=None)
-        if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or self._users.ready):
+        if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or not self._users.waits):
             desired = replace(desired, auth=None)
         return desired
 
@@ -72,6 +74,7 @@ class ClusterSecurity:
         """Take one round. Raises what the API server raises, except for what `facts` report."""
         if not _asks(cluster):
             self._problem = self._users_problem = None
+            self._blind = {}
             self._uses_tls = False
             return
         lacks_rights = isinstance(self._problem, Refused) or isinstance(self._users_problem, Refused)
@@ -82,14 +85,17 @@ class ClusterSecurity:
         users = certificates = None
         if _asks_auth(cluster):
             users = await _error_of(self._users.ensure(cluster, stamp))
+            reported = _reported(state, lambda report: report.users)
+            self._users.note({name: reported.get(name, "") for name in (m.metadata.name for m in members)})
+            self._blind = _reported(state, lambda report: report.users_problem)
         if _asks_tls(cluster):
-            reported = _reported(state)
+            reported = _reported(state, lambda report: report.identity)
             certificates = await _error_of(self._certificates.ensure(cluster, members, reported, stamp))
         self._users_problem = users if isinstance(users, REPORTED) else None
         if not isinstance(certificates, Conflict):
             self._problem = certificates if isinstance(certificates, REPORTED) else None
             self._uses_tls = certificates is None and not self._certificates.waits
-        if (self._uses_tls or not _asks_tls(cluster)) and (self._users.ready or not _asks_auth(cluster)):
+        if (self._uses_tls or not _asks_tls(cluster)) and not (_asks_auth(cluster) and self._users.waits):
             self._begun_closed = False
         for error in (users, certificates):
             if error is not None and not isinstance(error, (*REPORTED, Conflict)):
@@ -121,8 +127,8 @@ class ClusterSecurity:
         waits = []
         if desired.client_tls is None or (self._begun_closed and asks_tls and self._certificates.waits):
             waits.append(f"TLS for clients waits: {self._certificates.waits}")
-        if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and not self._users.ready):
-            waits.append("authentication waits until members have the file of users")
+        if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and self._users.waits):
+            waits.append(f"authentication waits until {self._users.waits}")
         changes = self._certificates.changes_ca
         return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes, users=users)
 
@@ -133,9 +139,14 @@ class ClusterSecurity:
         return tuple(name for each in problems if isinstance(each, NameTaken) for name in each.names)
 
     def _why_users(self) -> tuple[Reason, str]:
-        if self._users_problem is None:
-            return Reason.AS_DESIRED, ""
-        return self._reason_of(self._users_problem, Reason.USERS_UNUSABLE)
+        if self._users_problem is not None:
+            return self._reason_of(self._users_problem, Reason.USERS_UNUSABLE)
+        if self._blind:
+            name, problem = min(self._blind.items())
+            more = f", and {len(self._blind) - 1} more members cannot" if len(self._blind) > 1 else ""
+            text = f"{name} cannot read its file of users, and keeps those of before{more}: {problem}"
+            return Reason.USERS_UNUSABLE, text
+        return Reason.AS_DESIRED, ""
 
     def _why(self) -> tuple[Reason, str]:
         days = self._certificates.days_left
@@ -197,11 +208,12 @@ def _asks_tls(cluster: TabletCluster) -> bool:
     return cluster.spec.security.clients.asked_tls is not ClientTls.OFF
 
 
-def _reported(state: State | None) -> Mapping[str, str]:
-    """Return the digest of the certificate that each member said it uses, by the member's name."""
+def _reported(state: State | None, what: Callable[[ExchangeReply], str]) -> dict[str, str]:
+    """Return what members have reported, such as which certificate they use, by their names, if anything."""
     known = {} if state is None else state.membership.liveness
     return {
-        liveness.member_object.name: liveness.report.identity
+        liveness.member_object.name: found
         for liveness in known.values()
         if liveness.member_object is not None and liveness.report is not None
+        if (found := what(liveness.report))
     }

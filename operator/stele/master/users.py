@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 import secrets
-from datetime import UTC, datetime
+from collections.abc import Mapping
 
 from stele.adapters.kubernetes.secret_store import Content, Mark, StoredSecret
 from stele.errors import Corrupt
-from stele.master.certificates import mark_of
+from stele.master.certificates import listed, mark_of
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.secret_volumes import USERS_KEY, users_name
 from stele.model import TabletCluster
@@ -34,9 +34,6 @@ PASSWORD_LENGTH_MAX = 1024
 LOOK_SECONDS = 10.0
 """Seconds until a changed password is in the file."""
 
-SPREAD_SECONDS = 120.0
-"""Seconds that the kubelets may take to bring new users to members that run already."""
-
 
 def default_user_name(cluster: str) -> str:
     return f"{cluster}-default-user"
@@ -46,8 +43,8 @@ class Users:
     """Keeps the Secret with the password of user `default`, and that with the file of users.
 
     A Secret with a file of users that others made is left to them; of its own one, the operator changes only
-    the user `default`. A file that cannot be read is reported and never written over. `ready`: members have a
-    file that they can read, so that they may ask for passwords.
+    the user `default`. A file that cannot be read is reported and never written over. `waits` says which
+    members do not use the file yet; once it is empty, they may ask for passwords.
     """
 
     def __init__(self, kept: KeptSecrets) -> None:
@@ -56,8 +53,8 @@ class Users:
         self._theirs: StoredSecret | None = None
         self._theirs_until = float("-inf")
         self._decoded: tuple[StoredSecret, tuple[UserEntry, ...] | str] | None = None
-        self._unusable_seconds = float("-inf")
-        self.ready = False
+        self._digest = ""
+        self.waits = "members have the file of users"
 
     async def ensure(self, cluster: TabletCluster, now: float) -> None:
         """Make what is missing; a password that was changed in its Secret is in the file within LOOK_SECONDS.
@@ -67,8 +64,8 @@ class Users:
         """
         name, mark = cluster.metadata.name, mark_of(cluster, "users")
         if (theirs := await self._file_of_others(users_name(name), mark, now)) is not None:
-            await self._entries(theirs, now)
-            self._note_file(theirs, cluster, now)
+            await self._entries(theirs)
+            self._note_file(theirs)
             return
         found = await self._secrets.read(default_user_name(name), mark, now, LOOK_SECONDS)
         if found is None:
@@ -77,24 +74,30 @@ class Users:
             found = await self._secrets.keep(default_user_name(name), content, mark, now)
         entry = UserEntry(DEFAULT_USER, (await self._hash(found),), EVERYTHING)
         before = await self._secrets.read(users_name(name), mark, now, LOOK_SECONDS)
-        file = Content({USERS_KEY: await self._file_with(entry, before, now)})
-        self._note_file(await self._secrets.keep(users_name(name), file, mark, now), cluster, now)
+        file = Content({USERS_KEY: await self._file_with(entry, before)})
+        self._note_file(await self._secrets.keep(users_name(name), file, mark, now))
 
-    def _note_file(self, file: StoredSecret, cluster: TabletCluster, now: float) -> None:
-        # Pods of a new cluster start with the file.
-        is_new, since = cluster.status.version_sum == 0, max(_made(file), self._unusable_seconds)
-        self.ready = is_new or now - since >= SPREAD_SECONDS
+    def note(self, reported: Mapping[str, str]) -> None:
+        """Note the digests of the files that members have reported, by member."""
+        behind = [name for name, digest in sorted(reported.items()) if digest != self._digest]
+        if not self._digest:
+            self.waits = "members have the file of users"
+        else:
+            self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
 
-    async def _file_with(self, entry: UserEntry, before: StoredSecret | None, now: float) -> bytes:
+    def _note_file(self, file: StoredSecret) -> None:
+        self._digest = hashlib.sha256(file.data[USERS_KEY]).hexdigest()
+
+    async def _file_with(self, entry: UserEntry, before: StoredSecret | None) -> bytes:
         """Return the file with this user and those that people have added, as they wrote it if it has it."""
         if before is None or USERS_KEY not in before.data:
             return encode_users([entry])
-        entries = await self._entries(before, now)
+        entries = await self._entries(before)
         if entry in entries:
             return before.data[USERS_KEY]
         return encode_users([entry, *(each for each in entries if each.name != DEFAULT_USER)])
 
-    async def _entries(self, file: StoredSecret, now: float) -> tuple[UserEntry, ...]:
+    async def _entries(self, file: StoredSecret) -> tuple[UserEntry, ...]:
         """Return the users of a file; each version is decoded once, outside of the event loop."""
         if self._decoded is None or self._decoded[0] is not file:
             found: tuple[UserEntry, ...] | str
@@ -105,7 +108,7 @@ class Users:
             self._decoded = file, found
         users = self._decoded[1]
         if isinstance(users, str):
-            self.ready, self._unusable_seconds = False, now
+            self._digest = ""
             raise Corrupt(f"Secret {file.name}: {users}; correct it: members keep the users that they have")
         return users
 
@@ -141,8 +144,3 @@ class Users:
                 salt = hashlib.sha256(secret.stored["metadata"]["uid"].encode()).digest()[:SALT_BYTES_MIN]
                 self._hashed = secret, await asyncio.to_thread(chosen_hash, password, salt)
         return self._hashed[1]
-
-
-def _made(secret: StoredSecret) -> float:
-    stamp = secret.stored["metadata"]["creationTimestamp"]
-    return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

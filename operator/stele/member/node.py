@@ -353,6 +353,7 @@ class Node:
             self.settings,
             self.live_settings,
             self.tls,
+            self.access,
             self.formats,
             self.instance,
             self.tablets,

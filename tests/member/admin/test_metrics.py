@@ -11,7 +11,7 @@ from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.member.admin.metrics import Metrics
 from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.request import Request, RequestKind
-from stele.member.resp.access import Access
+from stele.member.resp.access import Access, FileState
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in
 
 PARTITIONS = 2
@@ -109,7 +109,7 @@ def test_secrets_of_others_raise_no_alert_while_nothing_is_asked_of_clients(leve
         background=SimpleNamespace(wall=lambda: 0.0),
         access=Access(),
     )
-    node.access.adopt(None, ClientAuth(level), unreadable=True)
+    node.access.adopt(None, ClientAuth(level), FileState(problem="not JSON"))
     metrics = Metrics(node)
     found = {
         each.name: each.samples[0].value for each in (*metrics._tls(), *metrics._access()) if each.samples

@@ -1,6 +1,7 @@
 """Users and rights at the ports of clients: replies of redis-server with the same users, and the rest."""
 
 import asyncio
+import hashlib
 import tracemalloc
 from collections import Counter
 
@@ -97,7 +98,7 @@ async def _closed():
 
 
 def use(access, *users, level=ClientAuth.REQUIRED):
-    access.adopt(accounts_of(users, access.users), level)
+    access.adopt(accounts_of(users, access.users), level, access.file)
 
 
 async def played(port, *lines):
@@ -216,7 +217,7 @@ async def test_nobody_is_let_in_before_the_master_has_said_whether(server, acces
     assert (await played(server.cluster_port, "GET a")).startswith(b"-CLUSTERDOWN this member has not")
     assert (await played(server.port, "AUTH secret", "GET a")).startswith(b"+OK\r\n$-1")
     use(access, level=None)
-    access.adopt({}, None)
+    access.adopt({}, None, access.file)
     assert (await played(server.port, "GET a")).startswith(b"$-1")
 
 
@@ -526,12 +527,14 @@ async def test_the_file_is_watched(server, access, tmp_path):
     replaced.rename(path)
     async with asyncio.timeout(5):
         assert await alice[0].read(-1) == b""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     for damage in (lambda: path.write_bytes(b"{}"), path.unlink):
         damage()
-        await until(lambda: access.unreadable)
+        await until(lambda: access.users_problem)
+        assert access.file.digest == digest
         assert (await played(server.port, "AUTH secret")).startswith(b"+OK")
         path.write_bytes(encode_users([DEFAULT]))
-        await until(lambda: not access.unreadable)
+        await until(lambda: not access.users_problem)
     watching.cancel()
 
 

@@ -87,6 +87,9 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 INDEX_MAX = 2**31 - 1
+
+USERS_PROBLEM_MAX = 500
+"""Characters of why a member cannot read its file of users."""
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
 VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
@@ -522,7 +525,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     partitions in use, which are on its volume; `groups` are there with its table. `vacant` are keyspaces of
     that catalog which get partitions of their own, and have nothing in what the member owns by `stamp`.
     `in_doubt` counts transactions that only a user can end, in partitions that the member owns. `identity` is
-    the digest of the certificate that the process uses (wire.identity), empty without one.
+    the digest of the certificate that the process uses (wire.identity), empty without one; `users` that of
+    its file of users. `users_problem` is why it cannot read that file, while it needs it; empty otherwise.
     """
 
     code: str
@@ -563,3 +567,5 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0
     vacant: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] = ()
     identity: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    users: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    users_problem: Annotated[str, msgspec.Meta(max_length=USERS_PROBLEM_MAX)] = ""

@@ -13,7 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from stele import __version__
-from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.core.control.member_settings import ClientTls
 from stele.member.admin.tablet_info import quarantined_tablets
 from stele.member.control.keyspace_sizes import owned_sizes
 from stele.member.node import Node
@@ -94,8 +94,7 @@ class Metrics(Collector):
         text = (
             "Whether the file of users cannot be read, so that changes have no effect, and AUTH is not off."
         )
-        unreadable = access.unreadable and access.level is not ClientAuth.OFF
-        yield _gauge("stele_users_unreadable", text, unreadable)
+        yield _gauge("stele_users_unreadable", text, bool(access.users_problem))
 
     def _asynchronous(self) -> Iterator[Metric]:
         node = self._node

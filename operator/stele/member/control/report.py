@@ -23,6 +23,7 @@ from stele.member.replication.replicator import Replicator
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
 from stele.member.replication.write_rate import WriteRate
+from stele.member.resp.access import Access
 from stele.member.serving.recovery import TransactionRecovery
 from stele.member.serving.roles import Roles
 from stele.member.settings import Settings
@@ -47,6 +48,7 @@ class Reporter:
     _settings: Settings
     _live: LiveSettings
     _tls: TlsIdentity
+    _access: Access
     _formats: FormatRange
     _instance: Instance
     _tablets: TabletStore
@@ -136,6 +138,8 @@ class Reporter:
             vacant=vacant_keyspaces(self._tablets),
             in_doubt=len(self._recovery.in_doubt),
             identity=self._tls.digest,
+            users=self._access.file.digest,
+            users_problem=self._access.users_problem[: m.USERS_PROBLEM_MAX],
         )
 
     def _update_delta_log(self) -> None:

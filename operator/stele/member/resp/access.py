@@ -7,7 +7,7 @@ has to authenticate, else the rights of its user. Other members trust what comes
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stele.core.control.member_settings import ClientAuth
 from stele.core.kv.acl import STEPS_AT_ONCE, Denial, User, may_run, steps_of
@@ -99,17 +99,24 @@ class Session(Protocol):
 Accounts = Mapping[bytes, Account]
 
 
+class FileState(NamedTuple):
+    """The digest of the file of users in use, empty without one, and why what is there is not used."""
+
+    digest: str = ""
+    problem: str = ""
+
+
 class Access:
     """Users and level of one member. `level` is None until a master has told it: then users must log in.
 
-    `unreadable`: the file of users cannot be read, and those of before stay. `guests` counts connections
+    `file` is that of the users; while it cannot be read, those of before stay. `guests` counts connections
     that have to authenticate.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.level: ClientAuth | None = ClientAuth.OFF
         self.users: Accounts = {}
-        self.unreadable = False
+        self.file = FileState()
         self.log = AclLog(now)
         self.checker = PasswordChecker()
         self._failed = FailedLogins(now)
@@ -132,9 +139,14 @@ class Access:
         """The guard of a client that has not authenticated."""
         return NOBODY if self.required else None
 
-    def adopt(self, users: Accounts | None, level: ClientAuth | None, *, unreadable: bool = False) -> None:
+    @property
+    def users_problem(self) -> str:
+        """Return why the file of users has no effect, where anything is asked of clients; else nothing."""
+        return "" if self.level is ClientAuth.OFF else self.file.problem
+
+    def adopt(self, users: Accounts | None, level: ClientAuth | None, file: FileState) -> None:
         """Apply users, unless they are None, and the level: connections that may no longer be are cut."""
-        self.unreadable = unreadable
+        self.file = file
         if users is None and level is self.level:
             return
         self.level = level
@@ -146,7 +158,7 @@ class Access:
 
     def require(self, level: ClientAuth | None) -> None:
         """Apply what the master has said just now."""
-        self.adopt(None, level, unreadable=self.unreadable)
+        self.adopt(None, level, self.file)
 
     def _update(self, session: Session) -> None:
         if session.account is not None:

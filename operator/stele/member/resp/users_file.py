@@ -1,13 +1,14 @@
 """Watches the file of users, which the kubelet replaces when the operator changes the Secret."""
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from stele.core.control.member_settings import ClientAuth
 from stele.errors import SteleError
-from stele.member.resp.access import Access, Accounts, accounts_of
+from stele.member.resp.access import Access, Accounts, FileState, accounts_of
 from stele.wire.users import FILE_BYTES_MAX, decode_users
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class UsersFile:
     def __init__(self, access: Access, path: str, level: Callable[[], ClientAuth | None]) -> None:
         self._access, self._path, self._level = access, Path(path) if path else None, level
         self._seen: tuple[int, int, int] | None = None
-        self._problem = ""
+        self._problem = self._digest = ""
 
     async def watch(self) -> None:
         """Look for changes until cancelled."""
@@ -38,12 +39,12 @@ class UsersFile:
         if self._path is not None and (seen := self._stat(self._path)) != self._seen:
             try:
                 # To compile many users takes long.
-                users = await asyncio.to_thread(_read, self._path, self._access.users)
-                self._seen, self._problem = seen, ""
-                log.info("%s has %d users", self._path, len(users))
+                found, self._digest = await asyncio.to_thread(_read, self._path, self._access.users)
+                users, self._seen, self._problem = found, seen, ""
+                log.info("%s has %d users", self._path, len(found))
             except (OSError, SteleError) as error:
                 self._report(str(error))
-        self._access.adopt(users, self._level(), unreadable=bool(self._problem))
+        self._access.adopt(users, self._level(), FileState(self._digest, self._problem))
 
     def _stat(self, path: Path) -> tuple[int, int, int] | None:
         """Return what is different when the file is; what was there before while there is none."""
@@ -61,6 +62,8 @@ class UsersFile:
         self._problem = problem
 
 
-def _read(path: Path, before: Accounts) -> Accounts:
+def _read(path: Path, before: Accounts) -> tuple[Accounts, str]:
+    """Return the accounts of a file, and its digest."""
     with path.open("rb") as file:
-        return accounts_of(decode_users(file.read(FILE_BYTES_MAX + 1)), before)
+        data = file.read(FILE_BYTES_MAX + 1)
+    return accounts_of(decode_users(data), before), hashlib.sha256(data).hexdigest()

@@ -128,6 +128,8 @@ def _unsettled(state: State, observation: Observation, gone: frozenset[MemberInd
         return f"{state.names_of(others)} stops"
     if lacking := _lacking(state, observation):
         return f"{lacking} partitions lack a copy"
+    if blind := _without_users(state):
+        return f"{state.names_of(blind)} cannot read the file of users: a restarted member would have none"
     if state.operations.migrations or state.failing_over or len(state.rebalance.queues):
         return "migrations are under way"
     return ""
@@ -141,6 +143,12 @@ def _lacking(state: State, observation: Observation) -> int:
 def _holders(state: State) -> int:
     """Return how many members can hold a copy."""
     return sum(not member.lite for member in state.table.members.values()) - len(state.membership.leaving)
+
+
+def _without_users(state: State) -> list[MemberIndex]:
+    """Return the members that go on with the users of before."""
+    reports = ((index, each.report) for index, each in sorted(state.membership.liveness.items()))
+    return [index for index, report in reports if report is not None and report.users_problem]
 
 
 def _is_needed(state: State, observation: Observation, member: MemberIndex) -> bool:
