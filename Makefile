@@ -18,7 +18,7 @@ SECONDS ?= 300
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images crds simulate clean
+.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images locks crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -87,6 +87,9 @@ cluster: setup ## The test cluster alone
 
 images: setup ## Build the images of the demo and load them into the cluster
 	@$(PY) -m e2e.cluster images --load
+
+locks: setup ## Write images/locks/ anew: the newest versions that pyproject.toml allows, and their hashes
+	@$(PY) -m e2e.supply lock
 
 crds: setup ## Write crds/ and the chart's copy from the models
 	@$(PY) -m stele.model.crd crds charts/stele/files/crds
