@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, exit_code_of, grammar
-from e2e.supply import locks
+from e2e.supply import chart, locks
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -19,12 +20,28 @@ def _lock(_: argparse.Namespace) -> None:
         locks.write(name, lock)
 
 
+def _chart(arguments: argparse.Namespace) -> None:
+    chart.release(chart.pairs(arguments.image), arguments.out)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar and its help."""
     top = grammar("supply", _DESCRIPTION, _EPILOG)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "write images/locks/ anew, with the newest versions that pyproject.toml allows"
-    commands.add_parser("lock", help=text, description=text).set_defaults(action=_lock)
+
+    def command(
+        name: str, action: Callable[[argparse.Namespace], None], text: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(action=action)
+        return added
+
+    command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
+    make = command("chart", _chart, "write the chart of a release, with images that are named by digest")
+    make.add_argument("out", metavar="OUT", type=Path, help="folder to write, which must not exist")
+    make.add_argument(
+        "image", metavar="NAME=REFERENCE", nargs="+", help=f"one for each of {', '.join(locks.IMAGES)}"
+    )
     return top
 
 

@@ -119,6 +119,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* An image of the values, by the key under `images`. */}}
+{{- define "stele.image" -}}
+{{- $image := index .root.Values.images .key | default .default -}}
+{{- if and .root.Values.images.requireDigests (not (regexMatch "^\\S+@sha256:[0-9a-f]{64}$" $image)) -}}
+{{- fail (printf "images.%s is %q, and images.requireDigests is set: name it with its digest, NAME@sha256:..." .key $image) -}}
+{{- end -}}
+{{- $image -}}
+{{- end -}}
+
 {{/* Pull secrets of pods or ServiceAccounts; nothing when no Secret is named. */}}
 {{- define "stele.pullSecrets" -}}
 {{- with .Values.images.pullSecrets }}
