@@ -12,13 +12,14 @@ WITHOUT ?=
 UNTIL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+AUDIT_ARGS ?=
 SECONDS ?= 300
 
 # Three at once, also on two cores: many tests wait for leases and disks, and leave the processor to others.
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images locks crds simulate clean
+.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -90,6 +91,10 @@ images: setup ## Build the images of the demo and load them into the cluster
 
 locks: setup ## Write images/locks/ anew: the newest versions that pyproject.toml allows, and their hashes
 	@$(PY) -m e2e.supply lock
+
+audit: setup ## Compare images/locks/ with known vulnerabilities (pip-audit asks a service on the internet)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group audit
+	.venv/bin/pip-audit --disable-pip --require-hashes $(addprefix -r ,$(wildcard images/locks/*.txt)) $(AUDIT_ARGS)
 
 crds: setup ## Write crds/ and the chart's copy from the models
 	@$(PY) -m stele.model.crd crds charts/stele/files/crds

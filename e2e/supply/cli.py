@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, exit_code_of, grammar
-from e2e.supply import chart, locks
+from e2e.cluster.errors import ClusterError
+from e2e.supply import chart, locks, sbom
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -24,6 +25,15 @@ def _chart(arguments: argparse.Namespace) -> None:
     chart.release(chart.pairs(arguments.image), arguments.out)
 
 
+def _sbom(arguments: argparse.Namespace) -> None:
+    file = arguments.dpkg_status
+    try:
+        packages = file.read_text(encoding="utf-8") if file else ""
+    except OSError as error:
+        raise ClusterError(f"Could not read --dpkg-status {file}: {error.strerror}.") from error
+    print(sbom.bill(arguments.image, locks.read(arguments.image), packages))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar and its help."""
     top = grammar("supply", _DESCRIPTION, _EPILOG)
@@ -37,6 +47,14 @@ def parser() -> argparse.ArgumentParser:
         return added
 
     command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
+    bill = command("sbom", _sbom, "print what an image consists of, as JSON of CycloneDX")
+    bill.add_argument("image", choices=locks.IMAGES)
+    bill.add_argument(
+        "--dpkg-status",
+        metavar="FILE",
+        type=Path,
+        help="the image's /var/lib/dpkg/status, to list Debian's packages too",
+    )
     make = command("chart", _chart, "write the chart of a release, with images that are named by digest")
     make.add_argument("out", metavar="OUT", type=Path, help="folder to write, which must not exist")
     make.add_argument(

@@ -1,0 +1,66 @@
+"""A bill of materials has every wheel of the lock with its hashes, and nothing that is not there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.supply import cli, locks
+
+DPKG_STATUS = """\
+Package: libssl3
+Status: install ok installed
+Architecture: amd64
+Version: 3.0.17-1~deb12u3
+Description: Secure Sockets Layer toolkit
+ with a second line: and a colon
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: all
+Version: 1.0
+
+Package: tini
+Status: install ok installed
+Architecture: amd64
+Version: 1:0.19.0-1
+"""
+
+
+def bill(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["sbom", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    return found
+
+
+@pytest.mark.parametrize("image", locks.IMAGES)
+def test_a_bill_lists_every_wheel_of_the_lock(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = bill(capsys, image)
+    assert found["metadata"]["component"]["name"] == f"stele-{image}"
+    listed = {
+        (each["purl"], tuple(sorted(h["content"] for h in each["hashes"] if h["alg"] == "SHA-256")))
+        for each in found["components"]
+    }
+    pins = locks.read(image).pins
+    assert listed == {(f"pkg:pypi/{pin.name}@{pin.version}", pin.hashes) for pin in pins}
+    (whole,) = (each for each in found["dependencies"] if "dependsOn" in each)
+    assert len(whole["dependsOn"]) == len(pins)
+
+
+def test_a_bill_lists_the_installed_packages_of_debian(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "status").write_text(DPKG_STATUS)
+    found = bill(capsys, "member", "--dpkg-status", str(tmp_path / "status"))
+    packages = {each["purl"] for each in found["components"] if each["purl"].startswith("pkg:deb/")}
+    assert packages == {
+        "pkg:deb/debian/libssl3@3.0.17-1~deb12u3?arch=amd64",
+        "pkg:deb/debian/tini@1:0.19.0-1?arch=amd64",
+    }
+
+
+def test_a_list_of_packages_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sbom", "member", "--dpkg-status", "/nowhere/status"]) == 1
+    assert "Could not read --dpkg-status /nowhere/status: No such file" in capsys.readouterr().err
