@@ -20,6 +20,7 @@ from stele.master import keyspaces
 from stele.master.cache import Cache
 from stele.master.keyspaces import KeyspaceObjects
 from stele.master.placements import waits_until
+from stele.master.status_writer import show
 from stele.model import Keyspace, Unreadable
 from stele.model.conditions import find_condition
 from stele.model.ownership import NameTaken
@@ -123,7 +124,7 @@ class Scene:
         waits = waits_until(self.state, self.desired)
         await self.objects.ensure(self.state, self.reachable, self.undeclared, waits)
         for stored, status in self.objects.statuses(self.state, self.clock):
-            await keyspaces.write(self.api, self.cache, stored, status)
+            await show(self.api, self.cache, KEYSPACES, stored, status)
         stored_catalog = await store_of(self.api, self.namespace).load()
         assert stored_catalog == self.objects.catalog, "it is stored before anyone sees it"
         return stored_catalog

@@ -20,12 +20,13 @@ from stele.adapters.kubernetes.api import (
     MEMBERS,
     PODS,
     REBALANCES,
+    USERS,
     AlreadyExists,
     Kind,
     NotFound,
 )
 from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
-from stele.master.watch import WATCHED
+from stele.master.watch import LATER, WATCHED
 from stele.model.crd import UNOBSERVED
 from tests.fakes.loop import Clock, ProcessLoop
 from tests.fakes.network import Network
@@ -35,9 +36,9 @@ REQUEST_SECONDS = 5.0
 NAMESPACE = "default"
 BEGAN = datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 CONFIG_MAP_BYTES_MAX = 1 << 20
-WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, PODS)
+WITH_STATUS = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, USERS, PODS)
 """Kinds whose status only `patch_status` writes."""
-CUSTOM = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES)
+CUSTOM = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, USERS)
 KEPT = ("uid", "creationTimestamp", "generation", "deletionTimestamp")
 """Metadata that no client writes."""
 
@@ -65,7 +66,7 @@ class ApiServer:
     def __init__(self, clock: Clock, network: Network) -> None:
         self.clock, self.network = clock, network
         self.faults = ApiFaults()
-        self.kinds = tuple(kind for kind in WATCHED if kind is not KEYSPACES)
+        self.kinds = tuple(kind for kind in WATCHED if kind not in LATER)
         """What masters watch; of keyspaces only histories know in which users declare some."""
         self.objects: dict[tuple[str, str], tuple[Kind, Object]] = {}
         self.version = 0

@@ -45,6 +45,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "TabletMember": {"cluster": "demo", "index": 0},
     "TabletRebalance": {"cluster": "demo"},
     "Keyspace": {"cluster": "demo"},
+    "TabletUser": {"cluster": "demo", "password": {"generated": True}},
 }
 """Valid specs, which patches are merged into."""
 

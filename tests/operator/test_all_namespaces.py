@@ -20,7 +20,7 @@ ACCOUNT = "stele-operator"
 CHANGE = {"get", "list", "watch", "create", "update", "patch", "delete"}
 STELE = {
     f"{kind}.stele.dev{part}"
-    for kind in ("tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces")
+    for kind in ("tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces", "tabletusers")
     for part in ("", "/status", "/finalizers")
 } | {"tabletclusters.stele.dev/scale"}
 RIGHTS = {

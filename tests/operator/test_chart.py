@@ -29,7 +29,7 @@ pytestmark = pytest.mark.control_plane
 
 CHART = str(REPOSITORY / "charts" / "stele")
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "u"}}
-KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces"}
+KINDS = {"tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces", "tabletusers"}
 
 
 BULK_RIGHTS = (

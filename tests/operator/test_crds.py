@@ -40,6 +40,13 @@ def keyspace(name: str = "sessions", **spec: Any) -> dict[str, Any]:
     return resource("Keyspace", name, {"cluster": "demo", **spec})
 
 
+MADE = {"generated": True}
+
+
+def user(name: str = "shop", **spec: Any) -> dict[str, Any]:
+    return resource("TabletUser", name, {"cluster": "demo", "password": MADE, **spec})
+
+
 def resource(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in spec.items() if value is not ABSENT}
     return {"apiVersion": "stele.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": given}
@@ -214,6 +221,26 @@ CREATED_BADLY = [
     (keyspace(quota={"bytes": "2Pi"}), "spec.quota.bytes must be at most 1Pi"),
     (keyspace(replication="Never"), 'spec.replication: Unsupported value: "Never"'),
     (keyspace(onDelete="Maybe"), 'spec.onDelete: Unsupported value: "Maybe"'),
+    (user(cluster=ABSENT), "spec.cluster: Required value"),
+    (user(cluster=LONG), "spec.cluster: Too long"),
+    (user("a" * 64), "metadata.name must have at most 63 characters: it names a Secret"),
+    (
+        resource("TabletUser", "a", {"cluster": "demo", "password": MADE, "name": "a b"}),
+        "spec.name must be 1 to",
+    ),
+    (user(password=ABSENT), "spec.password: Required value"),
+    (user(password={}), "spec.password needs either generated: true"),
+    (user(password={"generated": False}), "or secretRef.name, the Secret that has one; not both"),
+    (user(password={"generated": True, "secretRef": {"name": "a"}}), "spec.password needs either generated"),
+    (user(password={"secretRef": {}}), "spec.password.secretRef.name: Required value"),
+    (user(password={"value": "secret"}), 'unknown field "spec.password.value"'),
+    (user(enabled="yes"), "spec.enabled"),
+    (user(acl=["+get"] * 257), "spec.acl: Too many"),
+    (user(acl=[""]), "spec.acl[0]"),
+    (user(acl=["~" + "a" * 256]), "spec.acl[0]: Too long"),
+    (user(keyspaces=["a"] * 65), "spec.keyspaces: Too many"),
+    (user(keyspaces=[""]), "spec.keyspaces[0]"),
+    (user(limits={"connections": 0}), "spec.limits.connections must be a whole number from 1 to 1000000"),
 ]
 
 GOOD_STORAGE = {"size": "2Gi", "storageClassName": "fast"}
@@ -259,6 +286,8 @@ CHANGED_BADLY = [
     (rebalance(cancel=True), {"cancel": False}, "spec.cancel cannot be reset"),
     (keyspace(), {"cluster": "other"}, "spec.cluster cannot change"),
     (keyspace(), {"name": "other"}, "spec.name cannot change"),
+    (user(), {"cluster": "other"}, "spec.cluster cannot change: create another TabletUser"),
+    (user(), {"name": "other"}, "spec.name cannot change: create another TabletUser"),
 ]
 
 CHANGED_WELL = [
@@ -274,6 +303,8 @@ CHANGED_WELL = [
     (rebalance(), {"cancel": True}),
     (keyspace(), {"ttl": 5, "notify": "KEg$xM", "reads": "Available", "onDelete": "Drop"}),
     (keyspace(), {"replication": "Async"}),
+    (user(), {"enabled": False, "acl": ["+@read", "~a:*"], "keyspaces": ["a"], "limits": {"connections": 5}}),
+    (user(), {"password": {"generated": False, "secretRef": {"name": "mine"}}}),
     (keyspace(placement=PLACED), {"replication": "Async", "quota": {"entries": 5}}),
     (keyspace(mode="Replicated", reads="Available", placement={"partitions": 1}), {"ttl": 5}),
     (keyspace(), {"nearCache": {"bytes": "64Mi", "seconds": 30}}),

@@ -68,6 +68,9 @@ true
     - keyspaces
     - keyspaces/status
     - keyspaces/finalizers
+    - tabletusers
+    - tabletusers/status
+    - tabletusers/finalizers
   verbs: [get, list, watch, create, update, patch, delete, deletecollection]
 - apiGroups: [""]
   resources: [configmaps, pods, services, persistentvolumeclaims]

@@ -27,9 +27,8 @@ from stele.master.cache import Cache
 from stele.master.dropped_keyspaces import DroppedKeyspaces
 from stele.master.keyspace_sizes import EMPTY, ShownSizes, Size, over_quota, quota_conditions, sizes
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
-from stele.master.merge_patch import patch_of
 from stele.master.placements import Wait, misfit, placement_verdict, shown_placement
-from stele.master.status_writer import patch_status
+from stele.master.status_writer import show
 from stele.model import Keyspace, Unreadable
 from stele.model.conditions import Reason
 from stele.model.keyspace import KeyspaceMembers, KeyspaceStatus, OnDelete, WantedGroup
@@ -357,13 +356,6 @@ def _invalid(stored: Object, why: Unreadable, clock: datetime) -> KeyspaceStatus
     return before.model_copy(update={"observed_generation": why.generation, "conditions": conditions})
 
 
-async def write(api: Api, cache: Cache, stored: Object, status: KeyspaceStatus) -> None:
-    """Write a status that differs from the stored one."""
-    patch = patch_of(stored.get("status") or {}, status.to_dict())
-    if patch:
-        await patch_status(api, cache, KEYSPACES, stored, patch)
-
-
 async def set_finalizer(api: Api, cache: Cache, stored: Object, *, wanted: bool) -> None:
     """Add or remove our finalizer, unless the object is as wanted. Raises Conflict when it has changed."""
     meta = stored["metadata"]
@@ -389,4 +381,4 @@ async def report_without_cluster(api: Api, cache: Cache, clock: datetime) -> Non
             continue
         text = f"no TabletCluster here is named {model.spec.cluster}; create it, or delete this Keyspace"
         verdict: Verdict = Progress.STALLED, Reason.CLUSTER_NOT_FOUND, text
-        await write(api, cache, stored, status_of(model, verdict, clock))
+        await show(api, cache, KEYSPACES, stored, status_of(model, verdict, clock))

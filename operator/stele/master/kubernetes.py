@@ -11,9 +11,11 @@ from stele.adapters.kubernetes.api import (
     BUDGETS,
     CLAIMS,
     CLUSTERS,
+    KEYSPACES,
     MEMBERS,
     PODS,
     SERVICES,
+    USERS,
     Api,
     Kind,
 )
@@ -47,7 +49,7 @@ from stele.master.revision import outdated_pod
 from stele.master.revision_history import RevisionHistory
 from stele.master.security import ClusterSecurity
 from stele.master.settings import Settings
-from stele.master.status_writer import patch_status
+from stele.master.status_writer import patch_status, show
 from stele.master.view import View, partition_counts
 from stele.master.volumes import Volumes
 from stele.model import TabletCluster, Unreadable
@@ -99,7 +101,7 @@ class KubernetesClusterObjects:
         self._keyspaces = keyspaces.KeyspaceObjects(
             api, cache, _keyspace_store(api, cluster), cluster.metadata.namespace, cluster.metadata.name
         )
-        self._security = ClusterSecurity(api, settings, cluster.metadata.namespace)
+        self._security = ClusterSecurity(api, cache, settings, cluster.key)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._read: Object | None = None
         self.unreadable: Unreadable | None = None
@@ -355,7 +357,9 @@ class KubernetesClusterObjects:
         self._check_leads(state)
         await show_plans(self._api, self._cache, self._children, cluster, view)
         for stored, keyspace_status in self._keyspaces.statuses(state, view.clock):
-            await keyspaces.write(self._api, self._cache, stored, keyspace_status)
+            await show(self._api, self._cache, KEYSPACES, stored, keyspace_status)
+        for stored, user_status in self._security.user_statuses(view.clock):
+            await show(self._api, self._cache, USERS, stored, user_status)
 
     def _view(self, state: State, now: float) -> View:
         """Return what statuses show: the state, and what of the cluster's objects is not as it should be."""

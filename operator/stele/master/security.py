@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.secret_store import SecretStore
@@ -17,6 +18,7 @@ from stele.core.control.commands import ExchangeReply
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.control.state import DesiredSpec, State
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
+from stele.master.cache import Cache
 from stele.master.certificates import Certificates
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.settings import Settings
@@ -26,6 +28,7 @@ from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
+from stele.model.user import TabletUserStatus
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +48,13 @@ LEVELS = tuple(ClientTls)
 class ClusterSecurity:
     """One cluster's. `facts` are those of the last round."""
 
-    def __init__(self, api: Api, settings: Settings, namespace: str) -> None:
-        self._settings, self._namespace = settings, namespace
-        self._secrets = KeptSecrets(SecretStore(api, namespace))
-        self._certificates, self._users = Certificates(self._secrets), Users(self._secrets)
+    def __init__(self, api: Api, cache: Cache, settings: Settings, place: tuple[str, str]) -> None:
+        """`place` is the cluster's namespace and name."""
+        self._settings, self._namespace = settings, place[0]
+        store = SecretStore(api, place[0])
+        self._secrets = KeptSecrets(store)
+        self._certificates = Certificates(self._secrets)
+        self._users = Users(self._secrets, store, cache, place)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
         self._users_problem: SteleError | None = None
@@ -72,7 +78,8 @@ class ClusterSecurity:
         self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: datetime
     ) -> None:
         """Take one round. Raises what the API server raises, except for what `facts` report."""
-        if not _asks(cluster):
+        wants_users = self._users.wanted(cluster)
+        if not (wants_users or _asks_tls(cluster)):
             self._problem = self._users_problem = None
             self._blind = {}
             self._uses_tls = False
@@ -83,7 +90,7 @@ class ClusterSecurity:
         self._tried_seconds, stamp = time.monotonic(), now.timestamp()
         self._secrets.begin_round()
         users = certificates = None
-        if _asks_auth(cluster):
+        if wants_users:
             users = await _error_of(self._users.ensure(cluster, stamp))
             reported = _reported(state, lambda report: report.users)
             self._users.note({name: reported.get(name, "") for name in (m.metadata.name for m in members)})
@@ -105,7 +112,7 @@ class ClusterSecurity:
         """Make what a member's pod mounts before the pod, which starts without when that is not possible."""
         self._secrets.begin_round()
         errors = []
-        if _asks_auth(cluster) and not isinstance(self._users_problem, Refused):
+        if self._users.wanted(cluster) and not isinstance(self._users_problem, Refused):
             errors.append(await _error_of(self._users.ensure(cluster, now.timestamp())))
         if _asks_tls(cluster) and not isinstance(self._problem, Refused):
             made = self._certificates.ensure_member(cluster, member, now.timestamp())
@@ -131,6 +138,12 @@ class ClusterSecurity:
             waits.append(f"authentication waits until {self._users.waits}")
         changes = self._certificates.changes_ca
         return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes, users=users)
+
+    def user_statuses(self, clock: datetime) -> list[tuple[dict[str, Any], TabletUserStatus]]:
+        """Return the statuses of the cluster's TabletUsers."""
+        error = self._users_problem
+        problem = None if error is None else self._reason_of(error, Reason.USERS_UNUSABLE)
+        return self._users.statuses(problem, clock)
 
     @property
     def taken(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import Any
 from stele.adapters.kubernetes.api import Api, Kind, NotFound
 from stele.errors import Conflict
 from stele.master.cache import Cache
+from stele.master.merge_patch import patch_of
+from stele.model.common import Model
 
 
 async def patch_status(
@@ -26,3 +28,10 @@ async def patch_status(
         newer = await api.find(*place)
         if newer is not None:
             cache.put(kind, newer)
+
+
+async def show(api: Api, cache: Cache, kind: Kind, stored: Mapping[str, Any], status: Model) -> None:
+    """Write a status that differs from the stored one."""
+    patch = patch_of(stored.get("status") or {}, status.to_dict())
+    if patch:
+        await patch_status(api, cache, kind, stored, patch)

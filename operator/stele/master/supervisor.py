@@ -12,7 +12,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.core.control.state import ClusterEvent, State
 from stele.errors import Corrupt, SteleError
-from stele.master import keyspaces, manifests, watch
+from stele.master import keyspaces, manifests, tablet_users, watch
 from stele.master.cache import Cache
 from stele.master.copier import SparkJobs
 from stele.master.events import post
@@ -126,7 +126,8 @@ class Supervisor:
                 self._note_progress()
                 before = self.cache.newest()
                 listed = await watch.listed(self._api.noting(self._note_progress), kind, namespace)
-                self.cache.replace(kind, namespace, listed, before)
+                if listed is not None:
+                    self.cache.replace(kind, namespace, listed, before)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -147,11 +148,12 @@ class Supervisor:
                     log.warning("cannot list objects: %s", error)
 
     async def _report_ownerless(self) -> None:
-        """Report plans and keyspaces of clusters that do not exist."""
+        """Report plans, keyspaces and users of clusters that do not exist."""
         api, clock = self._api.noting(self._note_progress), self._clock(time.monotonic())
         try:
             await fail_ownerless(api, self.cache, clock)
             await keyspaces.report_without_cluster(api, self.cache, clock)
+            await tablet_users.report_without_cluster(api, self.cache, clock)
         except SteleError as error:
             log.warning("objects without a cluster: %s", error)
 

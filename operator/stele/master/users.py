@@ -1,38 +1,45 @@
-"""The users of one cluster: a generated one, whose password clients read from a Secret, and their file."""
+"""The users of one cluster: those of its TabletUsers, a generated one, and the file of them for members."""
 
 import asyncio
 import hashlib
-import secrets
+import logging
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
-from stele.adapters.kubernetes.secret_store import Content, Mark, StoredSecret
+from stele.adapters.kubernetes.secret_store import Content, Mark, SecretStore, StoredSecret
+from stele.core.control.member_settings import ClientAuth
 from stele.errors import Corrupt
+from stele.master.cache import Cache
 from stele.master.certificates import listed, mark_of
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.secret_volumes import USERS_KEY, users_name
-from stele.model import TabletCluster
-from stele.model.ownership import NameTaken
-from stele.wire.users import (
-    SALT_BYTES_MIN,
-    UserEntry,
-    chosen_hash,
-    decode_users,
-    encode_users,
-    generated_hash,
+from stele.master.tablet_users import UserObjects
+from stele.master.user_passwords import (
+    BASIC_AUTH,
+    LOOK_SECONDS,
+    PASSWORD,
+    USERNAME,
+    UserPasswords,
+    hashes_of,
+    new_password,
+    salt_of,
 )
+from stele.model import TabletCluster
+from stele.model.conditions import Reason
+from stele.model.ownership import NameTaken
+from stele.model.user import TabletUserStatus
+from stele.wire.users import UserEntry, decode_users, encode_users
 
-BASIC_AUTH = "kubernetes.io/basic-auth"
-USERNAME, PASSWORD = "username", "password"
+log = logging.getLogger(__name__)
+
+Entries = Mapping[str, UserEntry]
+
 DEFAULT_USER = "default"
 EVERYTHING = ("~*", "&*", "+@all")
 
-PASSWORD_BYTES = 32
-GENERATED_LENGTH = 43
-"""Characters of a generated password: 256 random bits in base64."""
-PASSWORD_LENGTH_MAX = 1024
-
-LOOK_SECONDS = 10.0
-"""Seconds until a changed password is in the file."""
+FILES_KEPT = 8
+"""Files whose users are remembered, for members that have not read the newest one."""
 
 
 def default_user_name(cluster: str) -> str:
@@ -40,77 +47,119 @@ def default_user_name(cluster: str) -> str:
 
 
 class Users:
-    """Keeps the Secret with the password of user `default`, and that with the file of users.
+    """Keeps the Secret with the file of users, and that with the password of user `default`.
 
-    A Secret with a file of users that others made is left to them; of its own one, the operator changes only
-    the user `default`. A file that cannot be read is reported and never written over. `waits` says which
-    members do not use the file yet; once it is empty, they may ask for passwords.
+    A file that others made is left to them, and reported when members could not read it; then TabletUsers
+    have no effect. `waits` says which members do not use the newest file; once it is empty, they may ask for
+    passwords.
     """
 
-    def __init__(self, kept: KeptSecrets) -> None:
+    def __init__(self, kept: KeptSecrets, store: SecretStore, cache: Cache, place: tuple[str, str]) -> None:
+        """`place` is the cluster's namespace and name."""
         self._secrets = kept
-        self._hashed: tuple[StoredSecret, str] | None = None
+        self.objects = UserObjects(cache, *place, UserPasswords(store))
+        self._hashed: tuple[StoredSecret, tuple[str, ...]] | None = None
+        self._encoded: tuple[tuple[UserEntry, ...], bytes] = (), encode_users(())
         self._theirs: StoredSecret | None = None
         self._theirs_until = float("-inf")
-        self._decoded: tuple[StoredSecret, tuple[UserEntry, ...] | str] | None = None
+        self._decoded: tuple[StoredSecret, Entries | str] | None = None
+        self._files: dict[str, Entries] = {}
         self._digest = ""
+        self._reported: Mapping[str, str] = {}
         self.waits = "members have the file of users"
 
-    async def ensure(self, cluster: TabletCluster, now: float) -> None:
-        """Make what is missing; a password that was changed in its Secret is in the file within LOOK_SECONDS.
+    def wanted(self, cluster: TabletCluster) -> bool:
+        """Return whether a file is needed, or one has users that are gone."""
+        asked = cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
+        return asked or bool(self.objects.declared()) or bool(self._files.get(self._digest))
 
-        Raises as `KeptSecrets` does, and Corrupt for a Secret without a password, or a file of users that
+    async def ensure(self, cluster: TabletCluster, now: float) -> None:
+        """Make what is missing; what has changed is in the file within LOOK_SECONDS.
+
+        Raises as `KeptSecrets` does, and Corrupt for a Secret without a password, or a file of others that
         members could not read.
         """
-        name, mark = cluster.metadata.name, mark_of(cluster, "users")
-        if (theirs := await self._file_of_others(users_name(name), mark, now)) is not None:
-            await self._entries(theirs)
-            self._note_file(theirs)
+        name, mark = users_name(cluster.metadata.name), mark_of(cluster, "users")
+        if (theirs := await self._file_of_others(name, mark, now)) is not None:
+            found = await self._entries(theirs)
+            if isinstance(found, str):
+                self._digest = ""
+                raise Corrupt(f"Secret {name}: {found}; correct it: members keep the users that they have")
+            self._note_file(theirs, found)
             return
-        found = await self._secrets.read(default_user_name(name), mark, now, LOOK_SECONDS)
+        before = await self._secrets.read(name, mark, now, LOOK_SECONDS)
+        decoded = {} if before is None else await self._entries(before)
+        if isinstance(decoded, str):
+            log.warning("Secret %s is written anew: %s", name, decoded)
+        known: Entries = {} if isinstance(decoded, str) else decoded
+        await self.objects.look(known, mark, now)
+        if not known and self.objects.pending:
+            return
+        users = dict(self.objects.entries)
+        asked = cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
+        if DEFAULT_USER not in users and (asked or DEFAULT_USER in known):
+            users[DEFAULT_USER] = await self._default(cluster, mark, now)
+        content = Content({USERS_KEY: await self._encode(tuple(users.values()))})
+        self._note_file(await self._secrets.keep(name, content, mark, now), users)
+
+    async def _default(self, cluster: TabletCluster, mark: Mark, now: float) -> UserEntry:
+        name = default_user_name(cluster.metadata.name)
+        found = await self._secrets.read(name, mark, now, LOOK_SECONDS)
         if found is None:
-            password = secrets.token_urlsafe(PASSWORD_BYTES).encode()
-            content = Content({USERNAME: DEFAULT_USER.encode(), PASSWORD: password}, type=BASIC_AUTH)
-            found = await self._secrets.keep(default_user_name(name), content, mark, now)
-        entry = UserEntry(DEFAULT_USER, (await self._hash(found),), EVERYTHING)
-        before = await self._secrets.read(users_name(name), mark, now, LOOK_SECONDS)
-        file = Content({USERS_KEY: await self._file_with(entry, before)})
-        self._note_file(await self._secrets.keep(users_name(name), file, mark, now))
+            content = Content({USERNAME: DEFAULT_USER.encode(), PASSWORD: new_password()}, type=BASIC_AUTH)
+            found = await self._secrets.keep(name, content, mark, now)
+        if self._hashed is None or self._hashed[0] is not found:
+            salt = salt_of(found.stored["metadata"]["uid"])
+            self._hashed = found, await hashes_of(found, salt, chosen=False)
+        return UserEntry(DEFAULT_USER, self._hashed[1], EVERYTHING)
+
+    async def _encode(self, users: tuple[UserEntry, ...]) -> bytes:
+        if self._encoded[0] != users:
+            # To check many users takes long.
+            self._encoded = users, await asyncio.to_thread(encode_users, users)
+        return self._encoded[1]
+
+    # -- what members use
 
     def note(self, reported: Mapping[str, str]) -> None:
         """Note the digests of the files that members have reported, by member."""
+        self._reported = reported
         behind = [name for name, digest in sorted(reported.items()) if digest != self._digest]
         if not self._digest:
             self.waits = "members have the file of users"
         else:
             self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
 
-    def _note_file(self, file: StoredSecret) -> None:
+    def _note_file(self, file: StoredSecret, users: Entries) -> None:
         self._digest = hashlib.sha256(file.data[USERS_KEY]).hexdigest()
+        self._files.pop(self._digest, None)
+        self._files[self._digest] = users
+        while len(self._files) > FILES_KEPT:
+            del self._files[next(iter(self._files))]
 
-    async def _file_with(self, entry: UserEntry, before: StoredSecret | None) -> bytes:
-        """Return the file with this user and those that people have added, as they wrote it if it has it."""
-        if before is None or USERS_KEY not in before.data:
-            return encode_users([entry])
-        entries = await self._entries(before)
-        if entry in entries:
-            return before.data[USERS_KEY]
-        return encode_users([entry, *(each for each in entries if each.name != DEFAULT_USER)])
+    def statuses(
+        self, problem: tuple[Reason, str] | None, clock: datetime
+    ) -> list[tuple[dict[str, Any], TabletUserStatus]]:
+        """Return the statuses of TabletUsers; `problem` is why the file is not as they say."""
+        if self._theirs is not None:
+            text = f"Secret {self._theirs.name} was not made by the operator, so TabletUsers have no effect"
+            problem = Reason.NAME_TAKEN, f"{text}: delete it, and the operator makes one"
+        used = {name: self._files.get(digest) for name, digest in self._reported.items()}
+        return self.objects.statuses(used, problem, clock)
 
-    async def _entries(self, file: StoredSecret) -> tuple[UserEntry, ...]:
-        """Return the users of a file; each version is decoded once, outside of the event loop."""
+    # -- what is stored
+
+    async def _entries(self, file: StoredSecret) -> Entries | str:
+        """Return the users of a file, or why it cannot be read; each version is decoded once, in a thread."""
         if self._decoded is None or self._decoded[0] is not file:
-            found: tuple[UserEntry, ...] | str
+            found: Entries | str
             try:
-                found = await asyncio.to_thread(decode_users, file.data[USERS_KEY])
+                users = await asyncio.to_thread(decode_users, file.data.get(USERS_KEY, b""))
+                found = {each.name: each for each in users}
             except Corrupt as error:
                 found = error.text
             self._decoded = file, found
-        users = self._decoded[1]
-        if isinstance(users, str):
-            self._digest = ""
-            raise Corrupt(f"Secret {file.name}: {users}; correct it: members keep the users that they have")
-        return users
+        return self._decoded[1]
 
     async def _file_of_others(self, name: str, mark: Mark, now: float) -> StoredSecret | None:
         """Return the file of users that people made; None when it is the operator's, or none is there."""
@@ -118,6 +167,7 @@ class Users:
             return self._theirs
         try:
             await self._secrets.read(name, mark, now, LOOK_SECONDS)
+            self._theirs = None
         except NameTaken:
             found = await self._secrets.read_of_anybody(name)
             if found is None or USERS_KEY not in found.data:
@@ -125,22 +175,4 @@ class Users:
             if self._theirs is None or self._theirs.stored != found.stored:
                 self._theirs = found
             self._theirs_until = now + LOOK_SECONDS
-            return self._theirs
-        return None
-
-    async def _hash(self, secret: StoredSecret) -> str:
-        """Return the entry of a password; each version of the Secret is hashed once."""
-        if self._hashed is None or self._hashed[0] is not secret:
-            password = secret.data.get(PASSWORD, b"")
-            if not 0 < len(password) <= PASSWORD_LENGTH_MAX:
-                raise Corrupt(
-                    f"Secret {secret.name} needs {PASSWORD} of 1 to {PASSWORD_LENGTH_MAX} bytes; delete it, "
-                    "and the operator makes a new password"
-                )
-            if len(password) >= GENERATED_LENGTH:
-                self._hashed = secret, generated_hash(password)
-            else:
-                # The same in each process, so that the file does not change with the operator.
-                salt = hashlib.sha256(secret.stored["metadata"]["uid"].encode()).digest()[:SALT_BYTES_MIN]
-                self._hashed = secret, await asyncio.to_thread(chosen_hash, password, salt)
-        return self._hashed[1]
+        return self._theirs

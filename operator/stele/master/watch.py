@@ -5,6 +5,7 @@ waits for us.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import kopf
@@ -16,6 +17,7 @@ from stele.adapters.kubernetes.api import (
     MEMBERS,
     PODS,
     REBALANCES,
+    USERS,
     Api,
     Kind,
     NotFound,
@@ -26,7 +28,10 @@ from stele.master.manifests import CLUSTER_LABEL
 from stele.master.settings import ALL_NAMESPACES
 from stele.model.ownership import CLUSTER_UID_LABEL
 
-WATCHED = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, PODS, CLAIMS)
+WATCHED = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, USERS, PODS, CLAIMS)
+
+LATER = (KEYSPACES, USERS)
+"""Kinds whose definitions an upgrade of the operator may precede."""
 
 LABELS: dict[Kind, tuple[str, ...]] = {PODS: (CLUSTER_LABEL,), CLAIMS: (CLUSTER_LABEL, CLUSTER_UID_LABEL)}
 """Labels of watched objects, for kinds that others create, too: each object of ours has one of them."""
@@ -57,7 +62,7 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
         settings.watching.server_timeout = SERVER_SECONDS
         settings.watching.client_timeout = CLIENT_SECONDS
         settings.watching.connect_timeout = CONNECT_SECONDS
-        settings.posting.enabled = False
+        settings.posting = replace(settings.posting, enabled=False)
         settings.scanning.disabled = True
         settings.persistence.finalizer = "stele.dev/kopf"
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="kopf.stele.dev")
@@ -69,17 +74,18 @@ def registry_of(cache: Cache, login: Login) -> kopf.OperatorRegistry:
     return registry
 
 
-async def listed(api: Api, kind: Kind, namespace: str | None) -> list[dict[str, Any]]:
+async def listed(api: Api, kind: Kind, namespace: str | None) -> list[dict[str, Any]] | None:
     """Return the present objects of a kind, as far as they are watched.
 
-    There are no Keyspaces before their definition is there, which an upgrade of the operator may precede.
+    Return None for a kind in LATER that the API server does not know: one that has just started may not know
+    it yet, so that says nothing about its objects.
     """
     try:
         lists = [await api.list(kind, namespace, label) for label in LABELS.get(kind, ("",))]
     except NotFound:
-        if kind is not KEYSPACES:
+        if kind not in LATER:
             raise
-        return []
+        return None
     return list({each["metadata"]["uid"]: each for objects in lists for each in objects}.values())
 
 

@@ -5,6 +5,7 @@ from stele.model.common import API_VERSION, GROUP, VERSION, FieldProblem, Unread
 from stele.model.keyspace import Keyspace
 from stele.model.member import TabletMember
 from stele.model.rebalance import TabletRebalance
+from stele.model.user import TabletUser
 
 __all__ = [
     "API_VERSION",
@@ -15,5 +16,6 @@ __all__ = [
     "TabletCluster",
     "TabletMember",
     "TabletRebalance",
+    "TabletUser",
     "Unreadable",
 ]

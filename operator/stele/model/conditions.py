@@ -79,6 +79,8 @@ class Reason(StrEnum):
     NO_SECRET_RIGHTS = "NoSecretRights"
     CERTIFICATE_UNUSABLE = "CertificateUnusable"
     USERS_UNUSABLE = "UsersUnusable"
+    PASSWORD_UNUSABLE = "PasswordUnusable"
+    TOO_MANY_USERS = "TooManyUsers"
     CERTIFICATE_ENDS = "CertificateEnds"
     NOT_ASKED = "NotAsked"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"

@@ -17,6 +17,7 @@ from stele.model.common import CATEGORY, GROUP, VERSION, Resource
 from stele.model.keyspace import Keyspace
 from stele.model.member import TabletMember
 from stele.model.rebalance import TabletRebalance
+from stele.model.user import TabletUser
 
 HEADER = (
     "# Generated from the models by `python -m stele.model.crd crds`; change operator/stele/model instead.\n"
@@ -142,6 +143,23 @@ DEFINITIONS = (
             Column("Partitions", ".status.placement.partitions", "integer", 1),
             Column("Replicas", ".status.placement.replicas", "integer", 1),
             Column("Version", ".status.catalogVersion", "integer", 1),
+            Column("Message", '.status.conditions[?(@.type=="Ready")].message', "string", 1),
+        ),
+    ),
+    Definition(
+        TabletUser,
+        "stu",
+        (
+            Column("Cluster", ".spec.cluster"),
+            Column("User", ".status.user"),
+            Column("Enabled", ".spec.enabled", "boolean"),
+            Column("Secret", ".status.secret"),
+            Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            AGE,
+            Column("Keyspaces", ".spec.keyspaces", "string", 1),
+            Column("ACL", ".spec.acl", "string", 1),
+            Column("Connections", ".spec.limits.connections", "integer", 1),
+            Column("Members", ".status.members.current", "integer", 1),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', "string", 1),
         ),
     ),

@@ -20,23 +20,20 @@ from msgspec import Meta
 
 from stele.core.kv.acl import RULES_MAX, RuleError, User, compile_user
 from stele.core.kv.keyspaces import name_fault
+from stele.core.kv.user_limits import CONNECTIONS_MAX, KEYSPACES_MAX, NAME, NAME_CHARACTERS_MAX
 from stele.errors import BadInput, Corrupt
 
 FORMAT = 1
-FILE_BYTES_MAX = 900 * 1024
-"""Below the 1 MiB of a Secret."""
+FILE_BYTES_MAX = 700 * 1024
+"""In base64, with what else a Secret has, it is below the 1 MiB that an HTTP client sends at once."""
 USERS_MAX = 1_000
 PASSWORDS_MAX = 2
-KEYSPACES_MAX = 64
-CONNECTIONS_MAX = 1_000_000
-NAME_CHARACTERS_MAX = 63
 SALT_BYTES_MIN, SALT_BYTES_MAX = 16, 64
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 16_384, 8, 1
 """What a new password is hashed with: 16 MiB of memory and about 50 ms."""
 SCRYPT_MEMORY_MAX = 32 * 1024 * 1024
 DIGEST_BYTES = 32
 
-NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARACTERS_MAX - 1}}}", re.ASCII)
 _SHA256 = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 _SCRYPT = re.compile(r"scrypt:(\d{1,7}):(\d{1,2}):(\d{1,2}):([0-9a-f]{2,128}):([0-9a-f]{64})", re.ASCII)
 
@@ -88,6 +85,11 @@ def encode_users(users: Sequence[UserEntry]) -> bytes:
         text = f"users take {len(data)} bytes; at most {FILE_BYTES_MAX} fit into a Secret"
         raise BadInput(f"{text}: delete some, or use fewer rules", "TOO_LARGE")
     return data
+
+
+def entry_bytes(user: UserEntry) -> int:
+    """Return what one user takes of the file."""
+    return len(_encode(user)) + 1
 
 
 def decode_users(data: bytes) -> tuple[UserEntry, ...]:

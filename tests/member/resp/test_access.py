@@ -504,7 +504,7 @@ async def test_acl_log_has_what_was_refused(server, access, clock):
 @pytest.mark.parametrize("line", ["ACL SETUSER a on", "ACL DELUSER a", "ACL LOAD", "ACL SAVE"])
 async def test_users_are_changed_in_their_file_only(server, line):
     stream = await opened(server.port, "AUTH secret")
-    assert (await ask(stream, line)).startswith("-ERR no command changes users: edit")
+    assert (await ask(stream, line)).startswith("-ERR no command changes users: edit the TabletUser")
 
 
 async def test_getuser_shows_the_rights(server):

@@ -96,6 +96,7 @@ CLUSTERS = Kind("stele.dev/v1alpha1", "tabletclusters", "TabletCluster")
 MEMBERS = Kind("stele.dev/v1alpha1", "tabletmembers", "TabletMember")
 REBALANCES = Kind("stele.dev/v1alpha1", "tabletrebalances", "TabletRebalance")
 KEYSPACES = Kind("stele.dev/v1alpha1", "keyspaces", "Keyspace")
+USERS = Kind("stele.dev/v1alpha1", "tabletusers", "TabletUser")
 
 
 class Login(Protocol):

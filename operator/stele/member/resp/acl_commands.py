@@ -15,7 +15,7 @@ LOG_ENTRIES_DEFAULT = 10
 
 OK = Simple("OK")
 _SYNTAX = Failure("ERR", "syntax error")
-_ELSEWHERE = "no command changes users: edit the users of the cluster, which are in the Secret CLUSTER-users"
+_ELSEWHERE = "no command changes users: edit the TabletUser of this user (kubectl edit tabletuser NAME)"
 _DEFAULT_USER = compile_user("default", EVERYTHING)
 """Who everybody is while clients need not authenticate."""
 

@@ -1,0 +1,137 @@
+"""TabletUser: one user of a cluster, with a password and rights."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from stele.core.kv.acl import RULE_BYTES_MAX, RULES_MAX
+from stele.core.kv.keyspaces import NAME_CHARACTERS_MAX as KEYSPACE_CHARACTERS_MAX
+from stele.core.kv.user_limits import CONNECTIONS_MAX, KEYSPACES_MAX, NAME, NAME_CHARACTERS_MAX
+from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
+from stele.model.conditions import Conditions, conditions_field
+
+_NAME = f"^{NAME.pattern}$"
+_EXPECTED = f"1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' and '-', beginning with a letter or digit"
+SECRET_NAME_LENGTH = 253
+
+Rule = Annotated[str, Field(min_length=1, max_length=RULE_BYTES_MAX)]
+KeyspaceName = Annotated[str, Field(min_length=1, max_length=KEYSPACE_CHARACTERS_MAX)]
+
+
+class SecretReference(Model):
+    """A Secret of the same namespace."""
+
+    name: str = Field(min_length=1, max_length=SECRET_NAME_LENGTH)
+    """Name of the Secret. Its key `password` is the password; the one in `previousPassword`, if there is one,
+    is valid besides."""
+
+
+class UserPassword(Model):
+    """Where the password is from."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "(has(self.generated) && self.generated) != has(self.secretRef)",
+                "spec.password needs either generated: true, for a password that the operator makes, or"
+                " secretRef.name, the Secret that has one; not both",
+            ),
+        )
+    )
+
+    generated: bool | None = None
+    """Whether the operator makes one, in the Secret that is named NAME-password after this object."""
+    secret_ref: SecretReference | None = None
+    """A Secret that has the password."""
+
+
+class UserLimits(Model):
+    """What the user may use."""
+
+    connections: int | None = whole(
+        "spec.limits.connections", 1, CONNECTIONS_MAX, None, "leave it out for any number"
+    )
+    """Connections to each member; any number when omitted."""
+
+
+class TabletUserSpec(Model):
+    """Desired user."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("self.cluster == oldSelf.cluster", "spec.cluster cannot change: create another TabletUser"),
+            (
+                "has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",
+                "spec.name cannot change: create another TabletUser",
+            ),
+            (f"!has(self.name) || self.name.matches('{_NAME}')", f"spec.name must be {_EXPECTED}"),
+        )
+    )
+
+    cluster: str = Field(min_length=1, max_length=CLUSTER_NAME_LENGTH)
+    """Name of the TabletCluster. Cannot change."""
+    name: str | None = Field(default=None, min_length=1, max_length=NAME_CHARACTERS_MAX)
+    """Name of the user, as in AUTH; the name of this object when omitted. Cannot change."""
+    enabled: bool = True
+    """Whether the user may log in. Connections of one that may not are closed."""
+    password: UserPassword
+    """Where the password is from."""
+    acl: tuple[Rule, ...] = Field(default=(), max_length=RULES_MAX)
+    """Rights, as rules of Redis' ACL SETUSER in their order; without any the user may do nothing."""
+    keyspaces: tuple[KeyspaceName, ...] = Field(default=(), max_length=KEYSPACES_MAX)
+    """Keyspaces that the user may select; a connection begins in the first one. All when empty."""
+    limits: UserLimits = Field(default_factory=UserLimits)
+    """What the user may use."""
+
+
+class UserMembers(Model):
+    """Members of the cluster, as far as this user is concerned."""
+
+    total: int = count()
+    """Number of members."""
+    current: int = count()
+    """Number of members that know the user as it is now."""
+
+
+class TabletUserStatus(Model):
+    """Observed state of the user. Written by the operator only."""
+
+    observed_generation: int = count()
+    """metadata.generation that this status describes."""
+    user: str = ""
+    """Name of the user, as in AUTH."""
+    secret: str = ""
+    """Name of the Secret with the password."""
+    members: UserMembers = Field(default_factory=UserMembers)
+    conditions: Conditions = conditions_field()
+
+
+class TabletUser(Resource):
+    """A user of a cluster: what a client may do that logs in with its password."""
+
+    KIND: ClassVar[str] = "TabletUser"
+    PLURAL: ClassVar[str] = "tabletusers"
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                f"self.metadata.name.size() <= {NAME_CHARACTERS_MAX}",
+                f"metadata.name must have at most {NAME_CHARACTERS_MAX} characters: it names a Secret",
+            ),
+        )
+    )
+
+    kind: str = "TabletUser"
+    spec: TabletUserSpec
+    status: TabletUserStatus = Field(default_factory=TabletUserStatus)
+
+    @property
+    def user(self) -> str:
+        """Return the name of the user."""
+        return self.spec.name or self.metadata.name
+
+    @property
+    def secret(self) -> str:
+        """Return the name of the Secret with its password."""
+        reference = self.spec.password.secret_ref
+        return f"{self.metadata.name}-password" if reference is None else reference.name
