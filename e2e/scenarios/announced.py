@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from e2e.cluster import kind
 from e2e.cluster.errors import ClusterError
@@ -82,7 +82,7 @@ def _client(expected: frozenset[str]) -> RedisCluster:
     while time.monotonic() < end:
         try:
             client = RedisCluster(host=host, port=int(port))
-        except RedisError as error:
+        except (RedisError, RedisClusterException) as error:
             seen = repr(error)
         else:
             if _owners(client) <= expected:

@@ -88,9 +88,9 @@ class Stage:
     def __init__(self, api: Api, namespace: str, kubelet: PodWatch, operator: Operator) -> None:
         self.api, self.namespace, self.kubelet, self.operator = api, namespace, kubelet, operator
 
-    async def rows(self) -> Shard:
+    async def rows(self, partitions: int = 31) -> Shard:
         stored = await self.api.get(CONFIG_MAPS, self.namespace, "demo-table-0")
-        return decode_shard(stored["data"], 0, 31)
+        return decode_shard(stored["data"], 0, partitions)
 
     async def cluster(self) -> dict[str, Any]:
         return await self.api.get(CLUSTERS, self.namespace, "demo")

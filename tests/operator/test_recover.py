@@ -23,6 +23,7 @@ from stele.errors import BadInput
 from stele.model.ownership import CLUSTER_UID_LABEL
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
+from tests.operator.test_operator_keyspaces import Scene, keyspace
 from tests.operator.test_operator_loss import KEYS, PARTITIONS, client_of, condition, until_condition
 
 pytestmark = pytest.mark.control_plane
@@ -108,6 +109,30 @@ async def test_a_deleted_cluster_comes_back_with_its_data(
         await stage.stele("recover", "demo", "--from-uid", uid)
         await stage.until_converged(3)
         assert await read(kubelet, "demo-0") == {b"more"}
+
+
+async def test_partitions_of_a_keyspace_come_back_with_their_cluster(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
+) -> None:
+    kubelet, names = real_kubelet, [f"key-{number}" for number in range(50)]
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        scene = Scene(stage, kubelet)
+        await scene.kubectl("apply", manifest=keyspace(placement={"partitions": 5, "replicas": 3}))
+        await scene.ready()
+        async with await scene.client() as client:
+            for name in names:
+                assert await client.set(name, name)
+        uid = await fill_and_delete(stage, kubelet)
+
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        await stage.until("three members", lambda: stage.ready(3))
+        await scene.ready()
+        rows = (await stage.rows(PARTITIONS + 5)).rows
+        assert [len(row.members) for row in rows[PARTITIONS:]] == [3] * 5
+        assert await read(kubelet, "demo-0") == {b"kept"}
+        async with await scene.client() as client:
+            assert await client.mget(names) == [name.encode() for name in names]
+            assert await client.dbsize() == len(names)
 
 
 async def test_a_missing_volume_has_to_be_given_up_by_name(

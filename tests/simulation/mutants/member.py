@@ -133,5 +133,5 @@ MEMBER: Mutants = {
     fence_waits_for_no_lease: ("leases", 4, "linearizable per key"),
     written_before_all_can_read_it: ("mixed", 0, "nothing beyond the features"),
     swapped_with_one_that_is_behind: ("behind", 0, "who takes over has everything"),
-    purged_while_its_partition_is_lost: ("quarantines", 5, "nothing is purged that may be the last copy"),
+    purged_while_its_partition_is_lost: ("quarantines", 22, "nothing is purged that may be the last copy"),
 }

@@ -70,7 +70,7 @@ def what_is_cancelled_never_ends() -> AbstractContextManager[Any]:
 
 REBALANCES: Mutants = {
     swaps_before_all_know_them: ("mixed", 102, "nothing beyond the features"),
-    plans_end_first: ("plans", 0, "missing copies do not wait for a plan"),
+    plans_end_first: ("plans", 1, "missing copies do not wait for a plan"),
     moves_taken_for_done: ("moves", 0, "moves are done before they are said to be"),
     what_is_cancelled_never_ends: ("moves", 0, "safe, balanced and at rest in the end"),
     a_stop_is_never_over: ("planned", 0, "safe, balanced and at rest in the end"),

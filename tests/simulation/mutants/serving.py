@@ -152,7 +152,7 @@ SERVING: Mutants = {
     departures_are_not_written_down: ("events", 5, "a departure is reported once"),
     events_before_the_commit: ("events", 0, "events are those of applied operations"),
     counted_from_receipt: ("reads", 5, "reads from backups are recent, and in order"),
-    hearing_taken_for_vouching: ("reads", 0, "reads from backups are recent, and in order"),
+    hearing_taken_for_vouching: ("reads", 4, "reads from backups are recent, and in order"),
     available_without_end: ("reads", 4, "reads from backups are recent, and in order"),
     clear_holds_nothing_up: ("clears", 0, "linearizable per key"),
     near_caches_outlive_rows: ("near caches", 2, "reads from backups are recent, and in order"),

@@ -99,9 +99,9 @@ TRANSACTIONS: Mutants = {
     watches_forgotten: ("transfer", 0, SUMS),
     later_reads_not_compared: ("transfer", 3, SUMS),
     exec_sent_again: ("transfer", 2, SERIALIZABLE),
-    unknown_told_as_not_done: ("transfer", 2, SERIALIZABLE),
+    unknown_told_as_not_done: ("transfer", 19, SERIALIZABLE),
     nothing_is_locked: ("transfer", 1, SUMS),
-    decided_in_memory_alone: ("transfer", 13, SUMS),
+    decided_in_memory_alone: ("transfer", 16, SUMS),
     outcomes_forgotten_at_once: ("struck", 45, SUMS),
     locks_not_rebuilt: ("struck", 24, TRANSACTIONS_END),
 }
