@@ -96,7 +96,7 @@ def persist_only_answers() -> AbstractContextManager[Any]:
 
 CONNECTIONS: Mutants = {
     learners_answer: ("cluster", 0, RECENT),
-    backups_take_hearing_for_vouching: ("cluster", 5, RECENT),
+    backups_take_hearing_for_vouching: ("cluster", 20, RECENT),
     moved_names_the_last_of_the_row: ("cluster", 0, REDIRECTED),
     forwarded_on_every_port: ("cluster", 0, NOT_FORWARDED),
     arrivals_of_owners_alone: ("subscriptions", 2, ARRIVALS),

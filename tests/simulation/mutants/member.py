@@ -130,7 +130,7 @@ MEMBER: Mutants = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     epoch_not_checked: (SWARM, 7, "no lower epoch is obeyed"),
     acknowledges_while_stopping: ("stops", 101, "linearizable per key"),
-    fence_waits_for_no_lease: ("leases", 4, "linearizable per key"),
+    fence_waits_for_no_lease: ("leases", 52, "linearizable per key"),
     written_before_all_can_read_it: ("mixed", 0, "nothing beyond the features"),
     swapped_with_one_that_is_behind: ("behind", 0, "who takes over has everything"),
     purged_while_its_partition_is_lost: ("quarantines", 22, "nothing is purged that may be the last copy"),

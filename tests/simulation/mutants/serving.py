@@ -151,7 +151,7 @@ SERVING: Mutants = {
     events_begin_anew: ("events", 0, "each acknowledged write has its event, or there is a gap"),
     departures_are_not_written_down: ("events", 5, "a departure is reported once"),
     events_before_the_commit: ("events", 0, "events are those of applied operations"),
-    counted_from_receipt: ("reads", 5, "reads from backups are recent, and in order"),
+    counted_from_receipt: ("reads", 40, "reads from backups are recent, and in order"),
     hearing_taken_for_vouching: ("reads", 4, "reads from backups are recent, and in order"),
     available_without_end: ("reads", 4, "reads from backups are recent, and in order"),
     clear_holds_nothing_up: ("clears", 0, "linearizable per key"),
