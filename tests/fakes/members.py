@@ -11,6 +11,7 @@ from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Re
 from stele.core.delta import DeltaLog
 from stele.core.formats import FIRST, GROUPS, KEYSPACES, SPOKEN
 from stele.core.kv.keyspaces import NO_CATALOG
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
@@ -103,6 +104,7 @@ class FakeMember:
         self.users_problem = ""
         self.stopping = self.may_stop = False
         """A planned stop is announced; the master has answered that nothing is left to move."""
+        self.tls: InternalTls = InternalTls.OFF
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -202,6 +204,8 @@ class FakeMember:
             self.catalog = request.catalog
         if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
+        if request.settings is not None and request.settings.member_tls is not None:
+            self.tls = request.settings.member_tls
         for row in request.rows:
             self._adopt(row)
         results = tuple(self._run(command) for command in request.commands)
@@ -559,6 +563,7 @@ class FakeMember:
             ),
             staged=tuple(self.staged),
             stopping=self.stopping,
+            member_tls=self.tls,
             formats=self.formats,
             features=self.features,
             catalog_version=self.catalog.version,

@@ -115,11 +115,16 @@ def _ends(harness: Harness) -> Iterator[str]:
 def _states(harness: Harness) -> Iterator[str]:
     """The state that is stored is the wished one, everybody has it, and nobody is locked."""
     head, desired = harness.head().state, harness.world.wanted.state
+    tls, wanted = harness.head().member_tls, harness.world.wanted.member_tls.level
     if head != desired:
         yield f"{head} is in force, {desired} is desired"
+    if tls != wanted:
+        yield f"TLS among members is {tls}, {wanted} is desired"
     for index, member in live_members(harness).items():
         if member.state != head or member.locked:
             yield f"member {index} is {member.state}, lock {member.locked!r}; {head} is in force"
+        if member.tls != tls:
+            yield f"member {index} has TLS {member.tls}, {tls} is in force"
 
 
 def served(harness: Harness) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.state import DesiredSpec, RebalanceProgress, State
 from stele.core.formats import SPOKEN, UNSTATED
+from stele.core.security.level import can_dial
 from stele.core.table.table import Partition, PartitionTable
 from stele.errors import Conflict, Stale, Unavailable, Uncertain
 from stele.master.loop import ClusterLoop, Pace
@@ -42,17 +43,30 @@ class FusedMembers:
     async def exchange(
         self, address: str, request: ExchangeRequest, deadline_seconds: float
     ) -> ExchangeReply:
-        brings = bool(request.commands or request.rows or request.members)
+        brings = bool(request.commands or request.rows or request.members or self._changes(address, request))
         try:
             if brings:
                 self._fuse.burn("exchange", done=False)
             reply = await self._net.exchange(address, request, deadline_seconds)
+            self._check_levels()
             if brings:
                 self._fuse.burn("exchange", done=True)
         except Crash:
             self.crashed = True
             await asyncio.sleep(3600)
         return reply
+
+    def _changes(self, address: str, request: ExchangeRequest) -> bool:
+        member, settings = self._net.members.get(address), request.settings
+        return member is not None and settings is not None and settings.member_tls not in (None, member.tls)
+
+    def _check_levels(self) -> None:
+        """Any two members that know each other can dial each other, whoever was told last."""
+        for member in self._net.members.values():
+            for info in member.members:
+                other = next((each for each in self._net.members.values() if each.uuid == info.uuid), None)
+                if other is not None and other.members:
+                    assert can_dial(member.tls, other.tls), f"{member.tls} does not reach {other.tls}"
 
 
 class Harness:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from stele.core.control.decide import FORMING_SECONDS
 from stele.core.control.failure_detector import Timing
+from stele.core.control.member_tls import WantedTls
 from stele.core.control.requests import NamedHandover
 from stele.core.placement.migration import Type
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import DesiredGroup
 from tests.master.checks import check_state, lost_partitions, served
 from tests.master.fuse import Crash, Fuse
@@ -92,6 +94,14 @@ def _group(harness: Harness) -> None:
     harness.change_spec(groups=GROUP)
 
 
+def _tls(level: InternalTls) -> Callable[[Harness], None]:
+    return _change_spec(member_tls=WantedTls(level, may_fall=True))
+
+
+def _join_over_tls(harness: Harness) -> None:
+    harness.change_spec(members=3, member_tls=WantedTls(InternalTls.REQUIRED))
+
+
 def _nothing(harness: Harness) -> None:
     return
 
@@ -113,6 +123,9 @@ SCENARIOS: dict[str, Scenario] = {
     "group": Scenario(3, 1, 1, _change_spec(groups=(DesiredGroup("a", 2, 2), DesiredGroup("b", 1, 3)))),
     "copy in a group": Scenario(2, 1, 1, _change_spec(members=3, groups=GROUP), Type.COPY, _group),
     "cluster state": Scenario(3, 1, 2, _change_spec(state="Passive")),
+    "TLS among members": Scenario(3, 1, 2, _tls(InternalTls.REQUIRED)),
+    "no TLS among members": Scenario(3, 1, 2, _tls(InternalTls.OFF), None, _tls(InternalTls.REQUIRED)),
+    "TLS among members while one joins": Scenario(2, 2, 2, _join_over_tls),
     "rolling update": Scenario(2, 1, 2, _outdate),
     "planned stop": Scenario(3, 2, 2, _stop),
     "scale up": Scenario(2, 3, 2, _change_spec(members=3), Type.MOVE),

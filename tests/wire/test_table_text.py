@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.formats import RANGES
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import PartitionGroup, PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, VERSION_MAX
 from stele.core.table.table import EMPTY, Member, Partition, row_fault, shard_of, trimmed
@@ -251,6 +252,18 @@ def test_rows_of_a_group_that_the_head_lacks_are_left_out_and_never_assigned() -
     assert decode_rows(encode_shard(7, 0, rows), 0).rows == rows
     with pytest.raises(Corrupt, match="shard 0 has 4 rows; partitions 0 to 2 were expected"):
         decode_shard(encode_shard(7, 0, (*ROWS, Partition(1, (0,)))), 0, 3)
+
+
+def test_a_head_names_the_level_of_tls_among_members_unless_it_is_off() -> None:
+    head = replace(GROUPED, member_tls=InternalTls.DIAL)
+    data = encode_head(head)
+    assert data["memberTls"] == "Dial"
+    assert decode_head(data) == head
+    assert "memberTls" not in encode_head(GROUPED)
+    with pytest.raises(Corrupt, match="memberTls is 'Maybe'; one of Off, Accept, Dial, Required"):
+        decode_head({**data, "memberTls": "Maybe"})
+    with pytest.raises(Corrupt, match=r"unknown keys \['memberTls'\]"):
+        decode_head({**encode_head(HEAD), "memberTls": "Dial"})
 
 
 @pytest.mark.parametrize("written", ["3", "", "one"])

@@ -40,6 +40,9 @@ TRANSACTIONS = 2
 INVALIDATION_MODE = 2
 """Members have keys of keyspaces with mode Invalidation dropped; a lease says which list its granter has."""
 
+MEMBER_TLS = 2
+"""The head names the level of TLS among members."""
+
 
 class FormatRange(NamedTuple):
     """The formats that a build speaks, both ends included."""

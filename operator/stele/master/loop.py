@@ -238,6 +238,7 @@ class ClusterLoop:
             cluster_state=head.state,
             features=head.features,
             spoken=self._spoken,
+            member_tls=head.member_tls,
         )
         return self.state
 
@@ -267,14 +268,15 @@ class ClusterLoop:
         members = decision.dictionary
         version = state.membership.list_version + (members is not None)
         listed = version != self._head.member_list_version
-        values = self._head.state, self._head.features
-        changes = listed or (decision.cluster_state, decision.features) != values
+        values = self._head.state, self._head.features, self._head.member_tls
+        changes = listed or (decision.cluster_state, decision.features, decision.member_tls) != values
         if changes or decision.next_index != self._head.next_member_index:
             known = state.table.members if members is None else members
             head = replace(
                 self._head,
                 state=decision.cluster_state,
                 features=decision.features,
+                member_tls=decision.member_tls,
                 members=tuple(known.values()),
                 next_member_index=decision.next_index,
                 member_list_version=version,

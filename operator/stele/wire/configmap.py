@@ -15,7 +15,8 @@ uuid address data|lite` (address `-`: unknown).
 
 Both carry a format number. A text of another format, or with an unknown key or line, is rejected as Corrupt
 and never read in part. The head has format 2 and the key `features` once the cluster's features have RANGES;
-with groups of partitions it has them, one per line (`keyspace first count replicas`), and their version.
+with groups of partitions it has them, one per line (`keyspace first count replicas`), and their version; with
+TLS among members, `memberTls` is its level.
 """
 
 import re
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from stele.core.control.commands import ClusterState
 from stele.core.formats import FIRST, RANGES, SPOKEN
+from stele.core.security.level import STEPS, InternalTls
 from stele.core.table.groups import NO_GROUPS, PartitionGroup, PartitionGroups, groups_fault
 from stele.core.table.ids import EPOCH_MAX, MEMBERS_MAX, PARTITIONS_MAX, VERSION_MAX, PartitionId
 from stele.core.table.table import SHARD_PARTITIONS, Member, Partition, Replicas, row_fault
@@ -41,6 +43,7 @@ _HEAD_KEYS = frozenset(
 )
 _KEYS_2 = _HEAD_KEYS | {"features"}
 _GROUP_KEYS = frozenset({"groups", "groupsVersion"})
+_TLS_KEY = frozenset({"memberTls"})
 _SHARD_KEYS = frozenset({"format", "epoch", "rows"})
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,19}", re.ASCII)
 _INDEX = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
@@ -57,7 +60,8 @@ class Head:
     """Content of the head ConfigMap. `stamp` and `version_sum` cover all shards, `partitions` and `replicas`
     are those outside of groups.
 
-    `features` are those in force in the cluster (`core.formats`), and never fall.
+    `features` are those in force in the cluster (`core.formats`), and never fall. `member_tls` is the level
+    that members are told.
     """
 
     epoch: int
@@ -71,6 +75,7 @@ class Head:
     members: tuple[Member, ...]
     features: int = FIRST
     groups: PartitionGroups = NO_GROUPS
+    member_tls: InternalTls = InternalTls.OFF
 
     @property
     def rows(self) -> int:
@@ -136,9 +141,11 @@ def encode_head(head: Head) -> dict[str, str]:
 
 
 def _head_format(head: Head) -> dict[str, str]:
-    if head.features < RANGES and not head.groups.version:
+    if head.features < RANGES and not head.groups.version and head.member_tls is InternalTls.OFF:
         return {"format": FORMAT}
     data = {"format": HEAD_FORMAT, "features": str(head.features)}
+    if head.member_tls is not InternalTls.OFF:
+        data["memberTls"] = head.member_tls
     if head.groups.version:
         lines = (
             f"{each.keyspace} {each.first} {each.count} {each.replicas}\n" for each in head.groups.groups
@@ -150,8 +157,7 @@ def _head_format(head: Head) -> dict[str, str]:
 def decode_head(data: Mapping[str, str]) -> Head:
     """Parse a head. Raises Corrupt with the key and what was expected."""
     newer = _check_format("table head", data, FORMAT, HEAD_FORMAT) == HEAD_FORMAT
-    keys = _KEYS_2 | _GROUP_KEYS if newer and data.keys() & _GROUP_KEYS else _KEYS_2
-    _check_keys("table head", data, keys if newer else _HEAD_KEYS)
+    _check_keys("table head", data, _keys_2(data) if newer else _HEAD_KEYS)
     features = _number(data, "features", RANGES, EPOCH_MAX) if newer else FIRST
     if features > SPOKEN.most:
         problem = f"the cluster uses format {features}; this version of Stele speaks {SPOKEN}"
@@ -171,11 +177,23 @@ def decode_head(data: Mapping[str, str]) -> Head:
         members=members,
         features=features,
         groups=_read_groups(data) if "groups" in data else NO_GROUPS,
+        member_tls=_read_level(data.get("memberTls", InternalTls.OFF)),
     )
     _check_members(head)
     if fault := groups_fault(head.groups, head.rows, head.partitions):
         raise Corrupt(f"table head: {fault}")
     return head
+
+
+def _keys_2(data: Mapping[str, str]) -> frozenset[str]:
+    groups = _GROUP_KEYS if data.keys() & _GROUP_KEYS else frozenset[str]()
+    return _KEYS_2 | groups | (_TLS_KEY & data.keys())
+
+
+def _read_level(text: str) -> InternalTls:
+    if text not in STEPS:
+        raise Corrupt(f"table head: memberTls is {text[:40]!r}; one of {', '.join(STEPS)} was expected")
+    return InternalTls(text)
 
 
 def _read_groups(data: Mapping[str, str]) -> PartitionGroups:

@@ -14,6 +14,7 @@ from stele.core.copy.states import CopyState, FetchState
 from stele.core.formats import FIRST, UNSTATED, FormatRange
 from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
 from stele.core.placement.migration import Type
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 from stele.core.tablet.lifecycle import TabletState
@@ -527,6 +528,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `in_doubt` counts transactions that only a user can end, in partitions that the member owns. `identity` is
     the digest of the certificate that the process uses (wire.identity), empty without one; `users` that of
     its file of users. `users_problem` is why it cannot read that file, while it needs it; empty otherwise.
+    `member_tls` is the level that it has reached, on its volume and with each member that it is connected to;
+    None when the member does not know of it.
     """
 
     code: str
@@ -569,3 +572,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     identity: Annotated[str, msgspec.Meta(max_length=64)] = ""
     users: Annotated[str, msgspec.Meta(max_length=64)] = ""
     users_problem: Annotated[str, msgspec.Meta(max_length=USERS_PROBLEM_MAX)] = ""
+    member_tls: InternalTls | None = None

@@ -34,6 +34,7 @@ from stele.core.control.replacement import stuck_pods
 from stele.core.control.restarts.planned_stops import empty_stopping
 from stele.core.control.restarts.rolling_update import update_members
 from stele.core.control.state import Decision, Intent, Observation, State
+from stele.core.formats import MEMBER_TLS
 from stele.core.placement.assignment import assign
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, check_changes
@@ -61,6 +62,7 @@ def decide(state: State, observation: Observation) -> Decision:
     if not state.recovered and not take_over(state, observation):
         return _decision(state, observation, None, (), {})
     observation = _change_state(state, observation)
+    _change_tls(state, observation)
     apply_requests(state, observation)
     drive_user_handovers(state, observation)
     follow(state, observation)
@@ -109,6 +111,7 @@ def _decision(
         tuple(state.events),
         busy or bool(commands) or _may_start_soon(state, observation),
         *operations.change.values_to_store,
+        state.tls.coming,
         groups,
     )
 
@@ -154,6 +157,17 @@ def _change_state(state: State, observation: Observation) -> Observation:
     return replace(observation, desired=replace(desired, state=change.state, migration_paused=paused))
 
 
+def _change_tls(state: State, observation: Observation) -> None:
+    """Take the next step of TLS among members. The last release cannot read a head that names one."""
+    if observation.desired.paused or state.operations.change.features < MEMBER_TLS:
+        return
+    known = (state.membership.liveness[index].report for index in state.table.members)
+    reported = [None if report is None else report.member_tls for report in known]
+    formed = any(row.version for row in state.table.partitions)
+    if (level := state.tls.drive(observation.desired.member_tls, reported, formed=formed)) is not None:
+        state.emit("MemberTlsChanged", f"TLS among members: {level}, after {state.tls.level}")
+
+
 def _desired_features(state: State, observation: Observation) -> int:
     """Return the features to use: higher ones only while nothing runs or waits that they would delay."""
     delays = bool(state.operations) or _may_start_soon(state, observation)
@@ -182,6 +196,7 @@ def stored(
     note_stored(state, rows, now)
     state.table.clear_staged()
     state.operations.change.stored()
+    state.tls.stored()
 
 
 def _assign_first(state: State, observation: Observation) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from stele.core.kv.announce import Announce
+from stele.core.security.level import InternalTls
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -56,7 +57,9 @@ class MemberSettings(msgspec.Struct, frozen=True):
     that one copy session's snapshot may hold beyond the database. What is quarantined from now on stays for
     `quarantine_retention_seconds`. `lease_ms` is the duration of the leases that it grants, `log_level` that
     of its log. `announce` is what cluster clients are given as the members' addresses. `client_tls`,
-    `client_certificates` and `auth` are what it asks of clients; an older master does not send them.
+    `client_certificates` and `auth` are what it asks of clients, `member_tls` is TLS among members, and
+    `grace_expired` whether members whose certificate ended lately are taken; an older master does not send
+    them.
     """
 
     log_space_bytes: Amount | None = None
@@ -69,3 +72,9 @@ class MemberSettings(msgspec.Struct, frozen=True):
     client_tls: ClientTls | None = None
     client_certificates: ClientCertificates | None = None
     auth: ClientAuth | None = None
+    member_tls: InternalTls | None = None
+    grace_expired: bool | None = None
+
+    def at(self, level: InternalTls) -> "MemberSettings":
+        """Return the same with this level of TLS among members."""
+        return msgspec.structs.replace(self, member_tls=level)

@@ -63,7 +63,7 @@ def exchange_request(
         want_tablets=_wants_tablets(state, index),
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
-        settings=settings,
+        settings=settings.at(state.tls.level) if settings is not None and state.recovered else settings,
         without_copy=None if without_copy is None else tuple(sorted(without_copy & liveness.tablets.keys())),
         catalog=catalog if member is not None and _lacks_catalog(state, liveness, catalog) else None,
         clear=None if member is None else clear,

@@ -16,6 +16,7 @@ from stele.core.control.member_settings import (
     LogLevel,
     MemberSettings,
 )
+from stele.core.control.member_tls import NO_TLS, MemberTls, WantedTls
 from stele.core.control.membership import Membership
 from stele.core.control.operations.cluster_state import StateChange
 from stele.core.control.operations.copy_session import CopySession, Job
@@ -28,6 +29,7 @@ from stele.core.control.table_view import TableView
 from stele.core.control.volumes import Recovery
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.kv.announce import POD_ADDRESSES, Announce
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import DesiredGroup, PartitionGroups
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Member, Partition, PartitionTable
@@ -91,9 +93,12 @@ class DesiredSpec:
     client_tls: ClientTls | None = ClientTls.OFF
     client_certificates: ClientCertificates | None = ClientCertificates.IGNORE
     auth: ClientAuth | None = ClientAuth.OFF
+    member_tls: WantedTls = NO_TLS
+    grace_expired: bool = True
 
     @property
     def member_settings(self) -> MemberSettings:
+        """Settings of each member; the level of TLS among them is not desired but reached step by step."""
         return MemberSettings(
             log_space_bytes=self.log_space,
             snapshot_space_bytes=self.snapshot_space,
@@ -105,6 +110,7 @@ class DesiredSpec:
             client_tls=self.client_tls,
             client_certificates=self.client_certificates,
             auth=self.auth,
+            grace_expired=self.grace_expired,
         )
 
     @property
@@ -218,8 +224,8 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Store `groups` and `dictionary` (None: unchanged), `rows`, `cluster_state` and `features` first; then
-    carry out the rest."""
+    """Store `groups` and `dictionary` (None: unchanged), `rows`, `cluster_state`, `features` and `member_tls`
+    first; then carry out the rest."""
 
     rows: Mapping[PartitionId, Partition]
     dictionary: Mapping[MemberIndex, Member] | None
@@ -231,6 +237,7 @@ class Decision:
     busy: bool
     cluster_state: str
     features: int
+    member_tls: InternalTls
     groups: PartitionGroups | None = None
 
 
@@ -256,6 +263,7 @@ class State:
         "started_seconds",
         "stops",
         "table",
+        "tls",
     )
 
     def __init__(
@@ -270,6 +278,7 @@ class State:
         cluster_state: str = ClusterState.ACTIVE,
         features: int = SPOKEN.most,
         spoken: FormatRange = SPOKEN,
+        member_tls: InternalTls = InternalTls.OFF,
     ) -> None:
         self.epoch, self.started_seconds = epoch, started_seconds
         self.recovered, self.spoken = recovered, spoken
@@ -280,7 +289,7 @@ class State:
         self.table = TableView(epoch, table)
         self.operations = Operations(StateChange(cluster_state, features=features))
         self.failover, self.rebalance, self.copies = Failover(), Rebalance(), Copies()
-        self.stops = PlannedStops()
+        self.stops, self.tls = PlannedStops(), MemberTls(member_tls, member_tls)
 
     def check(self) -> None:
         """Raise BrokenInvariant for contradictions.

@@ -4,7 +4,7 @@ Members learn of a step one after the other. So a step is taken only when all ha
 and members at two neighbouring levels can always dial each other.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 
@@ -34,6 +34,11 @@ class InternalTls(StrEnum):
 
 
 STEPS = tuple(InternalTls)
+
+
+def strongest(levels: Iterable[InternalTls]) -> InternalTls:
+    """Return the highest of these levels; Off without any."""
+    return max(levels, key=STEPS.index, default=InternalTls.OFF)
 
 
 def can_dial(dialler: InternalTls, listener: InternalTls) -> bool:

@@ -101,6 +101,7 @@ def _table(state: State, volumes: Mapping[MemberIndex, Volume], recovery: Recove
 
 def _stage(state: State, table: RecoveredTable) -> Mapping[MemberIndex, Member] | None:
     """Stage the groups, then their rows, then the others: without these the recovery starts again."""
+    state.tls.restore(volume.report.member_tls for volume in state.failover.volumes.values())
     if table.groups != state.table.groups:
         state.table.stage_groups(table.groups)
         return None
