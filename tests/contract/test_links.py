@@ -6,7 +6,6 @@ What replication rests on: whole messages in order or none, and an end that both
 
 import asyncio
 import socket
-import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -116,7 +115,10 @@ class Real:
         if self.server is not None:
             self.server.close()
         for each in self.ends:
-            (each.transport if isinstance(each, Raw) else each._transport).abort()
+            transport = each.transport if isinstance(each, Raw) else each._transport
+            # One that is closing ends by itself, and asyncio does not take `abort` after that.
+            if not transport.is_closing():
+                transport.abort()
         await self.step()
 
     async def listen(self, factory: Callable[[], Any]) -> Callable[[], None]:
@@ -164,7 +166,7 @@ class Encrypted(Real):
         self._contexts = identity.contexts
 
     async def listen(self, factory: Callable[[], Any]) -> Callable[[], None]:
-        context, make = self._contexts.servers[ssl.CERT_REQUIRED], self._kept(factory)
+        context, make = self._contexts.dialled, self._kept(factory)
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(
             lambda: TlsLayer(context, make, lambda failure: None, server_side=True), "127.0.0.1", 0
@@ -176,7 +178,7 @@ class Encrypted(Real):
         loop = asyncio.get_running_loop()
         done, make = loop.create_future(), self._kept(factory)
         _, layer = await loop.create_connection(
-            lambda: TlsLayer(self._contexts.client, make, done.set_result, server_side=False),
+            lambda: TlsLayer(self._contexts.dialling, make, done.set_result, server_side=False),
             "127.0.0.1",
             self.port,
         )

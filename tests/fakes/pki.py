@@ -50,10 +50,10 @@ class Leaf:
 
 
 class FakeCa:
-    """A CA, which has been there for a year."""
+    """A CA, which ends in so many days."""
 
-    def __init__(self, name: str = "stele test CA") -> None:
-        self._pair = make_authority(name, time.time() - 365 * DAY_SECONDS, CA_DAYS)
+    def __init__(self, name: str = "stele test CA", days_left: int = CA_DAYS - 365) -> None:
+        self._pair = make_authority(name, time.time() + (days_left - CA_DAYS) * DAY_SECONDS, CA_DAYS)
         self.certificate = self._pair.certificate
 
     def leaf(self, name: str = "demo-0", *, uris: Iterable[str] = (), days: int = LEAF_DAYS) -> Leaf:

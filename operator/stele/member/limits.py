@@ -143,6 +143,20 @@ HELLO_SECONDS_MAX = 5.0
 GREETINGS_MAX = 64
 """Connections to the peer port without a greeting; a new one replaces the oldest."""
 
+PEER_WAITING_MAX = 1000
+PEER_HANDSHAKES_MAX = 256
+"""Connections to the peer port that have not begun their handshake, or not ended it; beyond either the oldest
+one is closed."""
+
+CERTIFICATE_LOOK_SECONDS = 10.0
+"""Interval of checks whether the files of the certificate have changed."""
+
+RENEW_LOOK_SECONDS = 0.5
+RENEW_IDLE_SECONDS_MAX = 1.0
+RENEW_PAUSE_SECONDS = 10.0
+"""Links are dialled again where TLS or the trusted CAs have changed: the interval of checks; how long one
+waits for answers to what was sent, before it goes on as it is; and the pause between two with other CAs."""
+
 SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.identity import TlsIdentity
 from stele.core.formats import SPOKEN, FormatRange
+from stele.core.security.rotation import GRACE_SECONDS
 from stele.core.table.table import Partition
 from stele.core.tablet.leases import LeaseHolder
 from stele.errors import SteleError
@@ -45,6 +46,7 @@ from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.lease_duration import LeaseDuration, stored_lease
 from stele.member.replication.links import FORWARDS, Inbound, Link
+from stele.member.replication.member_tls import MemberTls, stored_member_security
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -65,7 +67,15 @@ from stele.member.serving.roles import Roles
 from stele.member.serving.router import RequestRouter
 from stele.member.settings import Settings
 from stele.member.storage.disk_full import is_disk_full, is_stopping, raise_unless_disk_full
-from stele.member.storage.volume import CHECKPOINTS, CLIENT_SECURITY, LEASE, STAGING, MetaWriter, Volume
+from stele.member.storage.volume import (
+    CHECKPOINTS,
+    CLIENT_SECURITY,
+    LEASE,
+    MEMBER_SECURITY,
+    STAGING,
+    MetaWriter,
+    Volume,
+)
 from stele.member.ticker import Ticker
 from stele.member.tracking.invalidations import Invalidations
 from stele.member.tracking.local_caches import LocalCaches
@@ -109,7 +119,7 @@ class Node:
         self.background = Background(self.failed, wall)
         self.live_settings = LiveSettings(settings)
         self.access = Access()
-        self.tls = TlsIdentity(Path(settings.tls_dir) if settings.tls_dir else None)
+        self.tls = TlsIdentity(Path(settings.tls_dir) if settings.tls_dir else None, GRACE_SECONDS)
         self.client_tls = TlsAcceptor(self.tls, log_refused)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
@@ -129,6 +139,13 @@ class Node:
             stored_demands(volume),
             lambda file: self.meta.save(CLIENT_SECURITY, file),
             self.access.require,
+        )
+        self.member_tls = MemberTls(
+            self.tls,
+            self.settings.cluster,
+            stored_member_security(volume),
+            lambda file: self.meta.save(MEMBER_SECURITY, file),
+            background.wall,
         )
         self.lease_duration = LeaseDuration(
             stored_lease(volume, self.settings.lease_ms),
@@ -299,6 +316,7 @@ class Node:
             settings,
             self.formats,
             self.instance,
+            self.member_tls,
             self.links,
             tablets,
             replicator,
@@ -354,6 +372,7 @@ class Node:
             self.live_settings,
             self.tls,
             self.access,
+            self.peers,
             self.formats,
             self.instance,
             self.tablets,

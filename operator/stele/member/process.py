@@ -174,7 +174,7 @@ class Process:
         BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
         await self._serve(admin, settings.admin_port, stack)
         await asyncio.to_thread(node.tls.look)
-        node.background.spawn(node.tls.watch())
+        node.background.spawn(node.tls.watch(limits.CERTIFICATE_LOOK_SECONDS))
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         users = UsersFile(node.access, settings.users_file, lambda: node.client_demands.auth)
         await users.look()
@@ -204,8 +204,11 @@ class Process:
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""
         loop, port = asyncio.get_running_loop(), self._settings.peer_port
-        server = await loop.create_server(node.peers.inbound.accept, self._hosts, port)
+        acceptor, accept = node.member_tls.acceptor, node.peers.inbound.accept
+        server = await loop.create_server(lambda: acceptor.accept(accept), self._hosts, port)
+        stack.callback(acceptor.close)
         stack.callback(server.close)
+        node.background.spawn(node.peers.renew_links())
 
     async def _close(self, node: Node) -> None:
         try:

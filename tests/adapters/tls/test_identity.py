@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,39 @@ def test_an_expired_certificate_is_not_taken(tmp_path: Path) -> None:
     assert "certificate has expired" in identity.problem
 
 
+def test_a_process_begins_with_one_that_ended_lately_and_changes_to_none(tmp_path: Path) -> None:
+    """An operator that was away for long is no reason to be alone; what is in use is not made worse."""
+    shared_ca().leaf(days=-1).write(tmp_path)
+    identity = TlsIdentity(tmp_path, grace_seconds=2 * 86_400)
+    identity.look()
+    before = identity.contexts
+    assert before is not None
+    assert -1.1 < (identity.days_left(time.time()) or 0) < -0.9
+    shared_ca().leaf(days=-2).write(tmp_path)
+    identity.look()
+    assert identity.contexts is before
+    assert "certificate has expired" in identity.problem
+    identity = TlsIdentity(tmp_path, grace_seconds=86_400)
+    identity.look()
+    assert identity.contexts is None
+
+
+def test_a_certificate_of_tomorrow_is_not_taken(tmp_path: Path) -> None:
+    identity = TlsIdentity(shared_ca().leaf(days=31).write(tmp_path), grace_seconds=1e9)
+    identity.look()
+    assert "certificate is not yet valid" in identity.problem
+
+
+def test_a_ca_that_ended_long_ago_is_not_trusted_from_other_parts(tmp_path: Path) -> None:
+    """Beside the present one, whose certificates go on."""
+    leaf, old = shared_ca().leaf(), FakeCa("old", days_left=-8).certificate
+    folder = Leaf(leaf.certificate, leaf.key, old + leaf.trusted).write(tmp_path)
+    contexts = identity_of(folder).contexts
+    assert contexts is not None
+    for context in (contexts.dialling, contexts.dialled):
+        assert [each["subject"] for each in context.get_ca_certs()] == [((("commonName", "stele test CA"),),)]
+
+
 def test_files_that_change_while_they_are_read_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,8 +147,8 @@ def test_files_that_change_while_they_are_read_are_read_again(
     identity = TlsIdentity(tmp_path)
     read = identities.read_contexts
 
-    def read_slowly(folder: Path) -> identities.Contexts:
-        contexts = read(folder)
+    def read_slowly(folder: Path, grace_seconds: float) -> identities.Contexts:
+        contexts = read(folder, grace_seconds)
         shared_ca().leaf(days=20).write(tmp_path)
         monkeypatch.undo()
         return contexts
@@ -126,10 +160,9 @@ def test_files_that_change_while_they_are_read_are_read_again(
     assert identity.contexts is not None
 
 
-async def test_it_is_looked_at_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identities, "LOOK_SECONDS", 0.01)
+async def test_it_is_looked_at_again_and_again(tmp_path: Path) -> None:
     identity = TlsIdentity(tmp_path)
-    watching = asyncio.create_task(identity.watch())
+    watching = asyncio.create_task(identity.watch(0.01))
     try:
         await asyncio.sleep(0.05)
         assert identity.contexts is None

@@ -21,7 +21,7 @@ async def dial(site: Site) -> tuple[Echo, TlsLayer]:
     contexts = site.identity.contexts
     assert contexts is not None
     _, layer = await loop.create_connection(
-        lambda: TlsLayer(contexts.client, lambda: client, failures.append, server_side=False),
+        lambda: TlsLayer(contexts.dialling, lambda: client, failures.append, server_side=False),
         "127.0.0.1",
         site.port,
     )

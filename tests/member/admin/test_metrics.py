@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.core.security.level import InternalTls
 from stele.member.admin.metrics import Metrics
 from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.request import Request, RequestKind
@@ -98,12 +99,14 @@ async def test_the_port_of_metrics_takes_no_commands(tmp_path: Path, method: str
             assert response.status in (404, 405)
 
 
+@pytest.mark.parametrize("of", ["clients", "members"])
 @pytest.mark.parametrize("level", ["Off", "Required"])
-def test_secrets_of_others_raise_no_alert_while_nothing_is_asked_of_clients(level: str) -> None:
+def test_secrets_of_others_raise_no_alert_while_nothing_is_asked_for(level: str, of: str) -> None:
     """Pods mount whatever has the names of their Secrets."""
     node: Any = SimpleNamespace(
         client_tls=SimpleNamespace(done=0, failed=0, refused=0),
-        client_demands=SimpleNamespace(tls=ClientTls(level)),
+        client_demands=SimpleNamespace(tls=ClientTls(level if of == "clients" else "Off")),
+        member_tls=SimpleNamespace(level=InternalTls(level if of == "members" else "Off")),
         tls=SimpleNamespace(problem="not a certificate", days_left=lambda _now: None),
         settings=SimpleNamespace(tls_dir="/etc/stele/tls"),
         background=SimpleNamespace(wall=lambda: 0.0),

@@ -132,7 +132,8 @@ class RefusedError(AssertionError):
 
 class Cluster:
     """Members, and the master's side of the protocol. `rows` is what the master stored, `orders` what each
-    member was last told to do; members that are added run the build at `source`, None for this one.
+    member was last told to do; members that are added run the build at `source`, None for this one, and have
+    their certificates in folders below `tls`, by their name.
     """
 
     def __init__(self, folder: Path, partitions: int, replicas: int, env: dict[str, str]) -> None:
@@ -151,6 +152,7 @@ class Cluster:
         self.over_quota: tuple[str, ...] | None = None
         self.groups = NO_GROUPS
         self.source: Path | None = None
+        self.tls: Path | None = None
         self.orders: dict[int, m.Command] = {}
         self.state = "Active"
         self.lite: set[int] = set()
@@ -170,6 +172,8 @@ class Cluster:
             index, f"127.0.{WORKER}.{next(_hosts) % 200 + 2}", self.folder / f"m{index}", self.ports, self.env
         )
         member.source = self.source
+        if self.tls is not None:
+            member.env = {**self.env, "STELE_TLS_DIR": str(self.tls / f"m{index}")}
         await member.start()
         reply = await self.hello(member)
         member.uuid = reply.uuid

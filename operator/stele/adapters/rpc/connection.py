@@ -1,7 +1,8 @@
 """A TCP connection for frames of msgpack messages; asyncio streams would cost twice as much."""
 
 import asyncio
-from typing import Protocol, cast
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
 
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX, FrameDecoder, FrameError, encode_frame
 from stele.wire.peer import Message, MessageError, decode_greeting, decode_message, encode_message
@@ -27,7 +28,8 @@ class Handler(Protocol):
 class Connection(asyncio.Protocol):
     """A connection. Invalid bytes close it, with the reason, and have no other effect.
 
-    Until `greeted` only short greetings are accepted, since anyone can connect.
+    Until `greeted` only short greetings are accepted, since anyone can connect. `certificate` is the verified
+    one of the other side, None without TLS.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -41,11 +43,13 @@ class Connection(asyncio.Protocol):
         self.full = False
         self.invalid = False
         self.peer = "?"
+        self.certificate: Mapping[str, Any] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 2)
         self.peer = str(transport.get_extra_info("peername"))
+        self.certificate = transport.get_extra_info("peercert")
         self._handler.opened(self)
 
     def data_received(self, data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from stele.adapters.tls.identity import TlsIdentity
+from stele.adapters.tls.identity import Contexts, TlsIdentity
 from stele.adapters.tls.layer import TlsLayer
 from stele.core.control.member_settings import ClientTls
 
@@ -76,9 +76,14 @@ class TlsAcceptor:
         return len(self._waiting) + len(self._begun)
 
     @property
+    def contexts(self) -> Contexts | None:
+        """What connections can be made with; None while there is no usable certificate."""
+        return self._identity.contexts
+
+    @property
     def context(self) -> ssl.SSLContext | None:
         """What a new connection is made with."""
-        contexts = self._identity.contexts
+        contexts = self.contexts
         return None if contexts is None else contexts.servers[self.verify]
 
     def close(self) -> None:
@@ -126,7 +131,7 @@ class TlsAcceptor:
         """Count a plain connection that is not taken; return the reply to it."""
         self.refused += 1
         self._on_failure(address, "it does not use TLS, which is required")
-        return NO_CERTIFICATE if self._identity.contexts is None else PLAIN_REFUSED
+        return NO_CERTIFICATE if self.contexts is None else PLAIN_REFUSED
 
 
 class _Arrival(asyncio.Protocol):

@@ -5,45 +5,57 @@ certificate and the newest trusted CAs, existing ones go on.
 """
 
 import asyncio
+import hashlib
 import logging
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput
 from stele.wire.identity import identity_digest
 
 log = logging.getLogger("stele.tls")
 
 CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
-LOOK_SECONDS = 10.0
-"""Interval of checks whether the files have changed."""
 FILE_BYTES_MAX = 1024 * 1024
 """Size of each of the files: what Kubernetes allows for a Secret."""
 DAY_SECONDS = 86_400
 HANDSHAKE_STEPS_MAX = 10
+NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not name."""
+
+_END = b"-----END CERTIFICATE-----"
 
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What connections are made with: for servers by whether clients have to show a certificate."""
+    """What connections are made with: for servers by whether clients have to show a certificate.
+
+    `dialling` and `dialled` are for connections between parts of a cluster. Both sides show a certificate,
+    whose dates and holder are for `adapters.tls.peer` to check. `trusted` is the digest of the trusted CAs.
+    """
 
     servers: dict[ssl.VerifyMode, ssl.SSLContext]
-    client: ssl.SSLContext
+    dialling: ssl.SSLContext
+    dialled: ssl.SSLContext
     ends_s: float
+    trusted: str
 
 
 class TlsIdentity:
     """The newest usable content of a folder. `problem` is why the files there are not in use, or empty.
 
     Without a folder there are no contexts. What cannot be used is reported, and what was in use before stays.
+    A process that has none yet takes one that ended at most `grace_seconds` ago.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, grace_seconds: float = 0.0) -> None:
+        self._folder, self._grace_seconds = folder, grace_seconds
         self._stamp: _Stamp = ()
         self._contexts: Contexts | None = None
         self.problem = "STELE_TLS_DIR is not set" if folder is None else ""
@@ -59,7 +71,7 @@ class TlsIdentity:
             stamp = _stamp(self._folder)
             if stamp == self._stamp:
                 return
-            contexts = read_contexts(self._folder)
+            contexts = read_contexts(self._folder, 0.0 if self._contexts else self._grace_seconds)
             certificate, trusted = ((self._folder / name).read_bytes() for name in (CERTIFICATE, TRUSTED))
             if _stamp(self._folder) != stamp:
                 return  # Replaced meanwhile: the next look sees all of it.
@@ -77,10 +89,10 @@ class TlsIdentity:
             log.error("the certificate cannot be used: %s%s", problem, kept)
         self.problem = problem
 
-    async def watch(self) -> None:
-        """Look again and again."""
+    async def watch(self, seconds: float) -> None:
+        """Look again and again, at this interval."""
         while self._folder is not None:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(seconds)
             await asyncio.to_thread(self.look)
 
     @property
@@ -93,24 +105,38 @@ class TlsIdentity:
         return None if self._contexts is None else (self._contexts.ends_s - now_s) / DAY_SECONDS
 
 
-def read_contexts(folder: Path) -> Contexts:
+def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
     """Read a certificate, its key and its CAs, and try them in a handshake with themselves.
 
-    Raises OSError when a file cannot be read, and BadInput when they do not belong together or are not valid
-    now.
+    Raises OSError when a file cannot be read, and BadInput when they do not belong together, are not valid
+    yet, or ended more than `grace_seconds` ago.
     """
     for name in (CERTIFICATE, KEY, TRUSTED):
         if (size := (folder / name).stat().st_size) > FILE_BYTES_MAX:
             raise BadInput(f"{name} has {size} bytes; expected a PEM file of at most {FILE_BYTES_MAX}")
     try:
         servers = {verify: _server_context(folder, verify) for verify in ssl.VerifyMode}
-        client = _context(folder, ssl.PROTOCOL_TLS_CLIENT)
+        dialling = _context(folder, ssl.PROTOCOL_TLS_CLIENT, dated=False)
         # Who the other side is stands in its URI, which the caller checks.
-        client.check_hostname = False
-        certificate = _try(client, servers[ssl.CERT_NONE])
+        dialling.check_hostname = False
+        dialled = _server_context(folder, ssl.CERT_REQUIRED, dated=False)
+        certificate = _try(dialling, servers[ssl.CERT_NONE])
     except ssl.SSLError as error:
         raise BadInput(_explained(error)) from error
-    return Contexts(servers, client, ssl.cert_time_to_seconds(str(certificate["notAfter"])))
+    if fault := date_fault(certificate, time.time(), grace_seconds):
+        raise BadInput(f"{CERTIFICATE} is not valid by {TRUSTED}: {fault}")
+    ends_s = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+    trusted = hashlib.sha256((folder / TRUSTED).read_bytes()).hexdigest()
+    return Contexts(servers, dialling, dialled, ends_s, trusted)
+
+
+def date_fault(certificate: Mapping[str, object], now_s: float, grace_seconds: float) -> str:
+    """Return why a certificate, as `getpeercert` has it, is not valid now, or nothing."""
+    if now_s < ssl.cert_time_to_seconds(str(certificate["notBefore"])):
+        return f"certificate is not yet valid: it begins at {certificate['notBefore']}"
+    if now_s > ssl.cert_time_to_seconds(str(certificate["notAfter"])) + grace_seconds:
+        return f"certificate has expired: it ended at {certificate['notAfter']}"
+    return ""
 
 
 def _try(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
@@ -144,18 +170,36 @@ class _Context(ssl.SSLContext):
         self.options |= ssl.OP_NO_TICKET
 
 
-def _context(folder: Path, protocol: int) -> _Context:
+def _context(folder: Path, protocol: int, *, dated: bool = True) -> _Context:
     context = _Context(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A CA may be an intermediate one, whose root is not known here.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
-    context.load_verify_locations(folder / TRUSTED)
+    if dated:
+        context.load_verify_locations(folder / TRUSTED)
+    else:
+        context.verify_flags |= NO_CHECK_TIME
+        _trust_lasting(context, (folder / TRUSTED).read_bytes())
     return context
 
 
-def _server_context(folder: Path, verify: ssl.VerifyMode) -> ssl.SSLContext:
-    context = _context(folder, ssl.PROTOCOL_TLS_SERVER)
+def _trust_lasting(context: ssl.SSLContext, bundle: bytes) -> None:
+    """Trust the CAs of a bundle that have not ended long ago.
+
+    What they sign ends with them, and is looked at for each connection; here, nobody who got hold of the key
+    of an old CA signs anything new.
+    """
+    for text in bundle.split(_END)[:-1]:
+        alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        certificate = (text + _END).decode("ascii", "replace")
+        alone.load_verify_locations(cadata=certificate)
+        if all(not date_fault(each, time.time(), GRACE_SECONDS) for each in alone.get_ca_certs()):
+            context.load_verify_locations(cadata=certificate)
+
+
+def _server_context(folder: Path, verify: ssl.VerifyMode, *, dated: bool = True) -> ssl.SSLContext:
+    context = _context(folder, ssl.PROTOCOL_TLS_SERVER, dated=dated)
     context.verify_mode = verify
     if verify != ssl.CERT_NONE:
         # A resumed session verifies no chain.

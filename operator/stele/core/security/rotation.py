@@ -10,6 +10,9 @@ from enum import Enum
 
 DAY = 86_400.0
 CA_DAYS, LEAF_DAYS = 5 * 365, 30
+GRACE_SECONDS = 7 * DAY
+"""How long after its end a certificate is still taken from parts of the cluster, where that is allowed: an
+operator that is away is no reason to stop writes."""
 CLIENT_OVERLAP = 30 * DAY
 """How long clients have to take over the next CA before members show it, unless a user is in a hurry."""
 

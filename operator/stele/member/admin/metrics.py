@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from stele import __version__
 from stele.core.control.member_settings import ClientTls
+from stele.core.security.level import InternalTls
 from stele.member.admin.tablet_info import quarantined_tablets
 from stele.member.control.keyspace_sizes import owned_sizes
 from stele.member.node import Node
@@ -53,6 +54,7 @@ class Metrics(Collector):
         yield from self._volume()
         yield from self._sizes()
         yield from self._tls()
+        yield from self._member_tls()
         yield _gauge("stele_build_info", "Version of the program.", 1, version=__version__)
 
     def _tls(self) -> Iterator[Metric]:
@@ -66,8 +68,26 @@ class Metrics(Collector):
             yield _gauge("stele_tls_certificate_left_days", "Until the certificate in use ends.", left)
         text = "1 while the certificate that is there cannot be used, and TLS is not off."
         # While it is off, the folder may have a Secret of others.
-        asked = node.settings.tls_dir and node.client_demands.tls is not ClientTls.OFF
+        off = node.client_demands.tls is ClientTls.OFF and node.member_tls.level is InternalTls.OFF
+        asked = node.settings.tls_dir and not off
         yield _gauge("stele_tls_certificate_unusable", text, int(bool(asked and node.tls.problem)))
+
+    def _member_tls(self) -> Iterator[Metric]:
+        node, tls = self._node, self._node.member_tls
+        text = "Connections of members that began with TLS, and plain ones where it is required."
+        handshakes = CounterMetricFamily("stele_member_tls_handshakes", text, labels=["result"])
+        acceptor = tls.acceptor
+        for result, number in (
+            ("ok", acceptor.done),
+            ("failed", acceptor.failed),
+            ("plain", acceptor.refused),
+        ):
+            handshakes.add_metric([result], number)
+        yield handshakes
+        encrypted = sum(1 for link in node.links.values() if link.ready and not link.plain)
+        yield _gauge("stele_members_encrypted", "Connected links to other members, with TLS.", encrypted)
+        text = "Certificates of other members that were taken although they had ended."
+        yield CounterMetricFamily("stele_member_certificates_ended", text, value=tls.ended)
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.delayed_replies.counters

@@ -79,6 +79,7 @@ class Exchange:
             try:
                 # First: a new member serves clients as soon as it has rows.
                 await self._client_demands.adopt(request.settings)
+                await self._peers.adopt_tls(request.settings)
                 await self._adopt(request)
                 await self._fencing.tidy()
                 self._planned_stop.on_exchange(request)

@@ -24,6 +24,7 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.replication.write_gate import WriteGate
 from stele.member.replication.write_rate import WriteRate
 from stele.member.resp.access import Access
+from stele.member.serving.peers import Peers
 from stele.member.serving.recovery import TransactionRecovery
 from stele.member.serving.roles import Roles
 from stele.member.settings import Settings
@@ -49,6 +50,7 @@ class Reporter:
     _live: LiveSettings
     _tls: TlsIdentity
     _access: Access
+    _peers: Peers
     _formats: FormatRange
     _instance: Instance
     _tablets: TabletStore
@@ -140,6 +142,7 @@ class Reporter:
             identity=self._tls.digest,
             users=self._access.file.digest,
             users_problem=self._access.users_problem[: m.USERS_PROBLEM_MAX],
+            member_tls=self._peers.tls_reached,
         )
 
     def _update_delta_log(self) -> None:

@@ -11,15 +11,20 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stele.adapters.rpc.connection import Connection
+from stele.adapters.tls.identity import Contexts
 from stele.core.control.commands import MemberInfo
 from stele.core.formats import FIRST, FormatRange
 from stele.core.tablet.leases import UNKNOWN_INCARNATION
 from stele.member import limits
+from stele.member.replication.dialling import Encrypted, dial
+from stele.member.replication.member_tls import REQUIRED, MemberTls
 from stele.member.replication.request import Request
 from stele.wire import peer
 from stele.wire.resp import ARGUMENT_BYTES
 
 log = logging.getLogger("stele.links")
+
+POLL_SECONDS = 0.002
 
 PUSH_BYTES = 64
 """What a message that was not requested counts for, besides its content."""
@@ -47,7 +52,14 @@ class Identity(Protocol):
         """What this member speaks with others: nothing below the cluster's features."""
         ...
 
+    @property
+    def tls(self) -> MemberTls: ...
+
     def uuid_of(self, member: int) -> str | None: ...
+
+    def name_of(self, member: int) -> str:
+        """Return a member's name; empty when it is unknown."""
+        ...
 
 
 class LinkEvents(Protocol):
@@ -59,6 +71,10 @@ class LinkEvents(Protocol):
 
     def link_drained(self, link: "Link") -> None: ...
 
+    def link_resumed(self, link: "Link") -> None:
+        """Send what has waited while the link was renewed."""
+        ...
+
     def link_lost(self, link: "Link", requests: list[Request]) -> None:
         """Handle the end of a session; whether the requests were executed is unknown."""
         ...
@@ -69,18 +85,21 @@ class Link:
 
     `behind` are partitions with something to send; `in_flight` the sizes of unacknowledged Append messages;
     `requests` the forwarded requests, by id; `format` is that of the session; `sessions` counts them.
+    While it is `renewed`, new requests and operations wait for the next session.
     """
 
     def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
         self.member = info.index
-        self.uuid = info.uuid
+        self.uuid, self._name = info.uuid, info.name
         self.host = info.address
         self._port = port
         self._identity = identity
         self._events = events
         self._connection: Connection | None = None
+        self._successor: Connection | None = None
+        self._trusted = self._successor_trusts = ""
         self._ended = asyncio.Event()
-        self.ready = False
+        self.ready = self.renewed = False
         self.sessions = 0
         self.format = FIRST
         self.behind: dict[int, None] = {}
@@ -108,13 +127,83 @@ class Link:
     async def _dial(self) -> None:
         loop = asyncio.get_running_loop()
         self._ended.clear()
+        contexts = self._identity.tls.dialling()
         async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
-            await loop.create_connection(lambda: Connection(self), self.host, self._port)
+            if contexts is None:
+                self._trusted = ""
+                await loop.create_connection(lambda: Connection(self), self.host, self._port)
+            else:
+                self._trusted = contexts.trusted
+                (await self._encrypted(contexts)).carry(Connection(self))
         try:
             await self._ended.wait()
         finally:
             if self._connection is not None:
                 self._connection.close("link closed")
+
+    async def _encrypted(self, contexts: Contexts) -> Encrypted:
+        """Return a connection to this very member. Raises OSError."""
+        made = await dial(contexts.dialling, self.host, self._port)
+        if refusal := self._identity.tls.refusal(made.certificate, self._name):
+            made.abort()
+            raise ConnectionError(f"TLS: the other side is not {self._name}: {refusal}")
+        return made
+
+    @property
+    def plain(self) -> bool:
+        """Whether a session goes on without TLS."""
+        return self.ready and not self._trusted
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a session goes on that is to be replaced by one with TLS, or with other CAs."""
+        return self.ready and self._identity.tls.is_outdated(self._trusted)
+
+    async def renew(self) -> None:
+        """Replace the session by one with the newest certificate, between two requests.
+
+        The present one goes on until the other side has welcomed the next one, and when that does not happen.
+        """
+        try:
+            contexts = self._identity.tls.dialling()
+            if contexts is None:
+                return
+            async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
+                made = await self._encrypted(contexts)
+        except OSError as error:
+            self._log_once(f"the link goes on as it is: {error}")
+            return
+        self.renewed = True
+        try:
+            await self._greet_again(made, contexts.trusted)
+        finally:
+            self.renewed = False
+            self._events.link_resumed(self)
+
+    async def _greet_again(self, made: Encrypted, trusted: str) -> None:
+        if not await self._soon(lambda: not self.requests and not self.in_flight) or not self.ready:
+            made.abort()
+            return
+        successor, self._successor_trusts = Connection(self), trusted
+        self._successor = successor
+        try:
+            made.carry(successor)
+        except ConnectionError as error:
+            self._successor = None
+            self._log_once(f"the link goes on as it is: {error}")
+            return
+        if not await self._soon(lambda: self._successor is None):
+            successor.close("no answer to the greeting")
+
+    async def _soon(self, condition: Callable[[], bool]) -> bool:
+        """Return whether it holds within a short time."""
+        try:
+            async with asyncio.timeout(limits.RENEW_IDLE_SECONDS_MAX):
+                while not condition():  # noqa: ASYNC110  requests are answered in many places
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            return False
+        return True
 
     def _log_once(self, text: str) -> None:
         """Log a failure once, not at each attempt."""
@@ -123,8 +212,9 @@ class Link:
             log.warning("member %d at %s: %s", self.member, self.host, text)
 
     def opened(self, connection: Connection) -> None:
-        self._connection = connection
         identity = self._identity
+        if connection is not self._successor:
+            self._connection = connection
         me, formats = identity.me, identity.formats
         hello = peer.Hello(
             peer.GREETING_FORMAT,
@@ -144,9 +234,11 @@ class Link:
 
     def received(self, connection: Connection, message: peer.Message) -> None:
         self.heard_at = asyncio.get_running_loop().time()
-        if self.ready:
+        if self.ready and connection is self._connection:
             self._events.link_message(self, message)
         elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
+            if connection is self._successor:
+                self._succeed(connection)
             self._greeted(connection, message.formats)
         elif isinstance(message, peer.HelloRejected):
             self._log_once(f"refused: {message.code}: {message.detail}")
@@ -167,6 +259,14 @@ class Link:
         log.info("member %d at %s: connected, format %d", self.member, self.host, common)
         self._events.link_ready(self)
 
+    def _succeed(self, connection: Connection) -> None:
+        """End the session, and let the next one begin on this connection."""
+        before, self._connection, self._successor = self._connection, connection, None
+        self._trusted = self._successor_trusts
+        self._end_session()
+        if before is not None:
+            before.close("renewed")
+
     def require(self, features: int) -> None:
         """End a session of a format below the cluster's features: the other side lacks what is in force."""
         if self.ready and self.format < features and self._connection is not None:
@@ -176,15 +276,24 @@ class Link:
         self._events.link_drained(self)
 
     def closed(self, connection: Connection, reason: str) -> None:
-        if self.ready:
-            self._log_once(f"disconnected: {reason}")
+        if connection is self._successor:
+            self._successor = None
+            self._log_once(f"the session goes on as it is: {reason}")
+        elif connection is self._connection:
+            if self.ready and self._successor is None:
+                self._log_once(f"disconnected: {reason}")
+            self._connection = None
+        if self._connection is None:
+            if self._successor is None:
+                self._ended.set()
+            self._end_session()
+
+    def _end_session(self) -> None:
         was_ready, self.ready = self.ready, False
-        self._connection = None
         self.behind.clear()
         self.in_flight.clear()
         self.in_flight_bytes = 0
         lost = self.take_requests()
-        self._ended.set()
         if was_ready or lost:
             self._events.link_lost(self, lost)
 
@@ -194,10 +303,15 @@ class Link:
         return requests
 
     @property
+    def takes_requests(self) -> bool:
+        """Return whether requests may be sent now: the session stays until they are answered."""
+        return self.ready and not self.renewed
+
+    @property
     def has_room(self) -> bool:
         """Return whether more operations may be sent now."""
         return (
-            self.ready
+            self.takes_requests
             and self._connection is not None
             and not self._connection.full
             and self.in_flight_bytes < limits.PEER_WINDOW_BYTES
@@ -266,6 +380,11 @@ class InboundConnections:
         """As `Link.require`, for all of them."""
         for inbound in [each for each in self._members.values() if each.format < features]:
             inbound.close(_lacks(inbound.format, features))
+
+    def require_tls(self) -> None:
+        """End the sessions without TLS."""
+        for inbound in [each for each in self._members.values() if each.plain]:
+            inbound.close(REQUIRED)
 
     def session(self, member: int) -> "Inbound | None":
         """Return the connection that a member dialed, if there is one."""
@@ -337,7 +456,7 @@ class Inbound:
             connection.close(f"{type(message).__name__} from {connection.peer} before the greeting")
 
     def _greet(self, connection: Connection, hello: peer.Hello) -> None:
-        rejection = self._rejection(hello)
+        rejection = self._rejection(connection, hello)
         if rejection is not None:
             connection.send(rejection)
             connection.close(f"greeting from {connection.peer} refused: {rejection.code}: {rejection.detail}")
@@ -349,8 +468,10 @@ class Inbound:
         connection.greeted()
         connection.send(peer.Welcome(identity.uuid, identity.formats))
 
-    def _rejection(self, hello: peer.Hello) -> peer.HelloRejected | None:
+    def _rejection(self, connection: Connection, hello: peer.Hello) -> peer.HelloRejected | None:
         identity = self._all.identity
+        if refusal := identity.tls.refusal(connection.certificate, identity.name_of(hello.sender)):
+            return peer.HelloRejected("WRONG_CERTIFICATE", refusal)
         if hello.format != peer.GREETING_FORMAT or identity.formats.common(hello.formats) is None:
             sides = f"member {hello.sender} speaks {hello.formats}, member {identity.me} {identity.formats}"
             return peer.HelloRejected("UNKNOWN_FORMAT", f"{sides}: upgrade the older one")
@@ -371,6 +492,11 @@ class Inbound:
     @property
     def ended(self) -> bool:
         return self._connection is None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a connection without TLS."""
+        return self._connection is not None and self._connection.certificate is None
 
     @property
     def full(self) -> bool:

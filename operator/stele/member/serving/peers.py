@@ -1,13 +1,18 @@
 """Sessions with the other members of the dictionary, and which part of this member takes what they send."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stele.core.control.commands import MemberInfo
+from stele.core.control.member_settings import MemberSettings
 from stele.core.formats import FormatRange
+from stele.core.security.level import InternalTls
+from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.links import Inbound, InboundConnections, Link
+from stele.member.replication.member_tls import MemberTls
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.request import Request
 from stele.member.replication.tablet_store import TabletStore
@@ -32,6 +37,7 @@ class Peers:
     _settings: Settings
     spoken: FormatRange
     _instance: Instance
+    tls: MemberTls
     links: dict[int, Link]
     _tablets: TabletStore
     _replicator: Replicator
@@ -69,6 +75,10 @@ class Peers:
         info = self._tablets.table.members.get(member)
         return None if info is None else info.uuid
 
+    def name_of(self, member: int) -> str:
+        info = self._tablets.table.members.get(member)
+        return "" if info is None else info.name
+
     def connect(self) -> None:
         """One link per other member of the dictionary, to its present address."""
         self._local_caches.list_changed()
@@ -88,6 +98,27 @@ class Peers:
         self.inbound.require(features)
         for link in self.links.values():
             link.require(features)
+
+    @property
+    def tls_reached(self) -> InternalTls:
+        """The level that all links have, too: the next one may be in force before this one is everywhere."""
+        plain = self.tls.level.dials_tls and any(link.plain for link in self.links.values())
+        return InternalTls.ACCEPT if plain else self.tls.level
+
+    async def adopt_tls(self, sent: MemberSettings | None) -> None:
+        """Use the level of TLS that was sent; connections that it does not allow end."""
+        await self.tls.adopt(sent)
+        if not self.tls.level.listens_plain:
+            self.inbound.require_tls()
+
+    async def renew_links(self) -> None:
+        """Renew links without TLS, or with other CAs than those trusted now, one after the other."""
+        while True:
+            await asyncio.sleep(limits.RENEW_LOOK_SECONDS)
+            for link in [each for each in self.links.values() if each.outdated]:
+                pause = 0.0 if link.plain else limits.RENEW_PAUSE_SECONDS
+                await link.renew()
+                await asyncio.sleep(pause)
 
     def _link(self, info: MemberInfo) -> Link:
         return Link(info, self._settings.peer_port, self, self)
@@ -112,6 +143,10 @@ class Peers:
 
     def link_drained(self, link: Link) -> None:
         self._replicator.send_behind(link)
+
+    def link_resumed(self, link: Link) -> None:
+        self._replicator.send_behind(link)
+        self._router.drain_all()
 
     def link_lost(self, link: Link, requests: list[Request]) -> None:
         self._near_caches.session_ended(link.member)

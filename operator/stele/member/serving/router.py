@@ -331,7 +331,7 @@ class RequestRouter:
             request.failed(Stale(f"partition {request.partition} has another owner now"))
             return True
         link = self._links.get(owner)
-        if link is None or not link.ready:
+        if link is None or not link.takes_requests:
             return False
         self._send(link, request, row.version)
         return True

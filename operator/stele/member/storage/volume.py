@@ -28,6 +28,7 @@ from stele.wire.storage.volume import (
     Instance,
     LeaseFile,
     LogEnd,
+    MemberSecurity,
     ServicesFile,
     Superblock,
     TableFile,
@@ -60,9 +61,11 @@ LEASE = "lease"
 """Durations of the leases that this member grants."""
 CLIENT_SECURITY = "client-security"
 """What this member demands of clients."""
+MEMBER_SECURITY = "member-security"
+"""TLS with other members."""
 STATE_OF_MEMBER = (
     *(INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE),
-    CLIENT_SECURITY,
+    *(CLIENT_SECURITY, MEMBER_SECURITY),
 )
 
 PARALLEL_FILES_MIN = 4
@@ -239,6 +242,13 @@ class Volume:
             return ClientSecurity()
         return decode_file(ClientSecurity, path.read_bytes(), str(path))
 
+    def load_member_security(self) -> MemberSecurity:
+        """Return TLS with other members; none when no process has written it. Raises Corrupt."""
+        path = self.path(MEMBER_SECURITY)
+        if not path.exists():
+            return MemberSecurity()
+        return decode_file(MemberSecurity, path.read_bytes(), str(path))
+
     def load_services(self) -> ServicesFile:
         """Return the migrations pending at the last end of the process; none, with a log line, when
         damaged."""
@@ -377,7 +387,13 @@ class MetaWriter:
     async def save(
         self,
         name: str,
-        value: Superblock | Consensus | ServicesFile | LeaseFile | ClientSecurity | TableFile,
+        value: Superblock
+        | Consensus
+        | ServicesFile
+        | LeaseFile
+        | ClientSecurity
+        | MemberSecurity
+        | TableFile,
     ) -> None:
         """Persist a file; it is durable on return. Saves of one file keep their order.
 

@@ -15,6 +15,7 @@ from stele.core.control.commands import ClusterState, MemberInfo, OpId, Row, Slo
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.core.formats import FIRST, RANGES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog, catalog_fault
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import NO_GROUPS, PartitionGroups, groups_fault
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.core.table.table import row_fault
@@ -129,6 +130,13 @@ class ClientSecurity(msgspec.Struct, frozen=True):
     auth: ClientAuth | None = None
 
 
+class MemberSecurity(msgspec.Struct, frozen=True):
+    """TLS with other members: the level, and whether certificates that ended lately are taken."""
+
+    tls: InternalTls = InternalTls.OFF
+    grace_expired: bool = True
+
+
 class ServiceMigration(msgspec.Struct, frozen=True):
     """A migration that was announced to services and has not ended (`core.service_events.Begun`).
 
@@ -214,13 +222,14 @@ T = TypeVar(
     ServicesFile,
     LeaseFile,
     ClientSecurity,
+    MemberSecurity,
     TableFile,
     TableFile2,
     LegacyTableFile,
 )
 _encoder = msgspec.msgpack.Encoder()
 _kinds = (
-    *(Instance, LogEnd, Superblock, Consensus, ServicesFile, LeaseFile, ClientSecurity),
+    *(Instance, LogEnd, Superblock, Consensus, ServicesFile, LeaseFile, ClientSecurity, MemberSecurity),
     *(TableFile, TableFile2, LegacyTableFile, DataState),
 )
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
@@ -232,6 +241,7 @@ _TITLES = {
     ServicesFile: b"stele ServicesFile 1\n",
     LeaseFile: b"stele LeaseFile 1\n",
     ClientSecurity: b"stele ClientSecurity 1\n",
+    MemberSecurity: b"stele MemberSecurity 1\n",
     LegacyTableFile: b"stele TableFile 1\n",
     TableFile2: b"stele TableFile 2\n",
     TableFile: b"stele TableFile 3\n",
@@ -264,6 +274,7 @@ def encode_file(
     | ServicesFile
     | LeaseFile
     | ClientSecurity
+    | MemberSecurity
     | TableFile2
     | LegacyTableFile,
 ) -> bytes:

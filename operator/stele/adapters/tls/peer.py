@@ -1,0 +1,38 @@
+"""The other side of a connection between parts of a cluster: whether its certificate is that of the part.
+
+Its chain was verified in the handshake (`Contexts.dialling`, `Contexts.dialled`); dates and holder are not.
+"""
+
+import ssl
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stele.adapters.tls.identity import date_fault
+from stele.core.security.identity import Role, refusal
+
+Certificate = Mapping[str, Any]
+"""As `ssl.SSLObject.getpeercert` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Who may be on the other side: a part of this cluster with one of the roles and, unless it is empty,
+    this name."""
+
+    cluster: str
+    roles: Collection[Role]
+    name: str = ""
+
+
+def peer_refusal(certificate: Certificate, expected: Expected, now_s: float, grace_seconds: float) -> str:
+    """Return why the other side is not taken, or nothing. It is when its certificate ended up to
+    `grace_seconds` ago."""
+    uris = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+    wrong = refusal(uris, expected.cluster, expected.roles, expected.name)
+    return wrong or date_fault(certificate, now_s, grace_seconds)
+
+
+def has_ended(certificate: Certificate, now_s: float) -> bool:
+    """Return whether it is taken for the grace alone."""
+    return now_s > ssl.cert_time_to_seconds(str(certificate["notAfter"]))

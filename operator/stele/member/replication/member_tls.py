@@ -1,0 +1,148 @@
+"""TLS between members on the peer port: what this one listens to, dials with, and whom it takes.
+
+Others are known by their certificate alone: the cluster's CA, its UID, the role and the member's name.
+"""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
+from stele.adapters.tls.identity import Contexts, TlsIdentity
+from stele.adapters.tls.peer import Certificate, Expected, has_ended, peer_refusal
+from stele.core.control.member_settings import ClientTls, MemberSettings
+from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
+from stele.core.security.rotation import GRACE_SECONDS
+from stele.errors import Corrupt
+from stele.member import limits
+from stele.member.resp.rate_limited_log import RateLimitedLog
+from stele.member.storage.disk_full import raise_unless_disk_full
+from stele.member.storage.volume import Volume
+from stele.wire import peer
+from stele.wire.frames import encode_frame
+from stele.wire.storage.volume import MemberSecurity
+
+log = logging.getLogger("stele.tls")
+
+LOGGED_SECONDS = 10.0
+"""Connections that are refused, or are taken for the grace alone, are logged once per this interval."""
+
+REQUIRED = "members take only TLS connections here"
+LIMITS = TlsLimits(
+    waiting_max=limits.PEER_WAITING_MAX,
+    handshakes_max=limits.PEER_HANDSHAKES_MAX,
+    handshake_seconds_max=limits.HELLO_SECONDS_MAX,
+)
+
+
+def stored_member_security(volume: Volume) -> MemberSecurity:
+    """Return what the volume has. When it is damaged, only TLS is taken until the master says otherwise."""
+    try:
+        return volume.load_member_security()
+    except Corrupt as error:
+        log.error("the level of TLS between members is unknown, so it is Required: %s", error)
+        return MemberSecurity(InternalTls.REQUIRED)
+
+
+class PeerAcceptor(TlsAcceptor):
+    """Takes connections of other members, which have to show a certificate with TLS."""
+
+    def listen(self, level: InternalTls) -> None:
+        """Apply the level to connections from now on."""
+        both = ClientTls.OPTIONAL if level.listens_tls else ClientTls.OFF
+        self.require(both if level.listens_plain else ClientTls.REQUIRED, ssl.CERT_REQUIRED)
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Implement TlsAcceptor; dates are checked with the greeting."""
+        contexts = self.contexts
+        return None if contexts is None else contexts.dialled
+
+    def refuse(self, address: str) -> bytes:
+        """Implement TlsAcceptor, in the protocol of members."""
+        super().refuse(address)
+        return encode_frame(peer.encode_message(peer.HelloRejected("TLS_REQUIRED", REQUIRED)))
+
+
+class MemberTls:
+    """Has this member use the level that the master sent last.
+
+    It is written before it is in force, so a process that starts where no master answers begins with it.
+    `ended` counts certificates that were taken although they had ended.
+    """
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        cluster: str,
+        stored: MemberSecurity,
+        save: Callable[[MemberSecurity], Awaitable[None]],
+        wall: Callable[[], float],
+    ) -> None:
+        self._identity, self._cluster, self._in_force = identity, cluster, stored
+        self._save, self._wall = save, wall
+        self._refused, self._ending = RateLimitedLog(LOGGED_SECONDS), RateLimitedLog(LOGGED_SECONDS)
+        self.acceptor = PeerAcceptor(identity, self._log_refused, LIMITS)
+        self.acceptor.listen(stored.tls)
+        self.ended = 0
+
+    @property
+    def level(self) -> InternalTls:
+        """What is in force for new connections."""
+        return self._in_force.tls
+
+    async def adopt(self, sent: MemberSettings | None) -> None:
+        """Use what was sent; None, and each field that is None, keeps what is in force.
+
+        On a full volume it stays as it is until the next call.
+        """
+        before, settings = self._in_force, sent or MemberSettings()
+        grace = before.grace_expired if settings.grace_expired is None else settings.grace_expired
+        wanted = MemberSecurity(settings.member_tls or before.tls, grace)
+        if wanted == before:
+            return
+        try:
+            await self._save(wanted)
+        except OSError as error:
+            raise_unless_disk_full(error)
+            return
+        self._in_force = wanted
+        self.acceptor.listen(wanted.tls)
+        log.info("members: TLS %s, expired certificates taken: %s", wanted.tls, wanted.grace_expired)
+
+    def dialling(self) -> Contexts | None:
+        """Return what to dial with; None without TLS. Raises ConnectionError without a certificate."""
+        if not self.level.dials_tls:
+            return None
+        if self._identity.contexts is None:
+            raise ConnectionError(f"this member has no usable certificate: {self._identity.problem}")
+        return self._identity.contexts
+
+    def is_outdated(self, trusted: str) -> bool:
+        """Return whether a connection is to be made again that trusted these CAs; empty: it is plain."""
+        contexts = self._identity.contexts
+        return self.level.dials_tls and contexts is not None and trusted != contexts.trusted
+
+    def refusal(self, certificate: Certificate | None, name: str) -> str:
+        """Return why a member is not taken that shows this certificate, or nothing. None: it is plain."""
+        if certificate is None:
+            return "" if self.level.listens_plain else REQUIRED
+        expected = Expected(self._cluster, (Role.MEMBER,), name)
+        grace = GRACE_SECONDS if self._in_force.grace_expired else 0.0
+        refused = peer_refusal(certificate, expected, self._wall(), grace)
+        if not refused and has_ended(certificate, self._wall()):
+            self._shout(name, str(certificate["notAfter"]))
+        return refused
+
+    def _shout(self, name: str, end: str) -> None:
+        self.ended += 1
+        if (suppressed := self._ending.admit()) is not None:
+            days = GRACE_SECONDS / 86_400
+            text = "the certificate of %s ended at %s and is taken for %g days more (%d more not logged)"
+            log.error(text, name, end, days, suppressed)
+
+    def _log_refused(self, address: str, why: str) -> None:
+        if (suppressed := self._refused.admit()) is not None:
+            text = "connection of %s to the peer port is closed: %s (%d more were not logged)"
+            log.warning(text, address, why, suppressed)

@@ -1,0 +1,338 @@
+"""Who is taken on the peer port, and whom a member dials: a matrix of certificates, by real sockets."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.adapters.tls.identity import TlsIdentity
+from stele.core.control.commands import MemberInfo
+from stele.core.control.member_settings import MemberSettings
+from stele.core.formats import SPOKEN, FormatRange
+from stele.core.security.identity import Holder, Role
+from stele.core.security.level import InternalTls
+from stele.member.replication import member_tls
+from stele.member.replication.links import InboundConnections, Link
+from stele.member.replication.member_tls import MemberTls, stored_member_security
+from stele.member.storage.volume import MEMBER_SECURITY, Volume
+from stele.wire import peer
+from stele.wire.frames import FrameDecoder, encode_frame
+from stele.wire.storage.volume import MemberSecurity, encode_file
+from tests.adapters.tls.conftest import until
+from tests.fakes.pki import FakeCa, Leaf, shared_ca
+
+CLUSTER, OTHER_CLUSTER = "11111111-2222", "33333333-4444"
+REQUIRED = MemberSecurity(InternalTls.REQUIRED)
+WELCOME_SECONDS = 5.0
+
+
+def uri(name: str, role: Role = Role.MEMBER, cluster: str = CLUSTER) -> str:
+    return Holder(cluster, role, name).uri
+
+
+def leaf(uris: list[str], *, ca: FakeCa | None = None, days: int = 30) -> Leaf:
+    """Of another CA, too, the holder trusts the cluster's."""
+    made = (ca or shared_ca()).leaf("m", uris=uris, days=days)
+    return Leaf(made.certificate, made.key, made.trusted + shared_ca().certificate)
+
+
+async def nothing(_: MemberSecurity) -> None:
+    return
+
+
+@dataclass
+class Place:
+    """One member of two, m0 and m1, with a certificate that may not be its own."""
+
+    me: int
+    shown: Leaf
+    folder: Path
+    security: MemberSecurity = REQUIRED
+    cluster: str = CLUSTER
+    incarnation: int = 1
+    formats: FormatRange = SPOKEN
+    events: list[str] = field(default_factory=list)
+    messages: list[peer.Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Who has no right to it does not stop for its end either.
+        identity = TlsIdentity(self.shown.write(self.folder / f"m{self.me}"), grace_seconds=1e9)
+        identity.look()
+        assert identity.problem == ""
+        self.identity = identity
+        self.tls = MemberTls(identity, self.cluster, self.security, nothing, time.time)
+        self.inbound = InboundConnections(self, lambda sender, message: self.messages.append(message))
+
+    @property
+    def uuid(self) -> str:
+        return f"u{self.me}"
+
+    def uuid_of(self, member: int) -> str | None:
+        return f"u{member}" if member in (0, 1) else None
+
+    def name_of(self, member: int) -> str:
+        return f"m{member}" if member in (0, 1) else ""
+
+    def link_ready(self, link: Link) -> None:
+        self.events.append("ready")
+
+    def link_message(self, link: Link, message: peer.Message) -> None:
+        self.messages.append(message)
+
+    def link_drained(self, link: Link) -> None:
+        self.events.append("drained")
+
+    def link_resumed(self, link: Link) -> None:
+        self.events.append("resumed")
+
+    def link_lost(self, link: Link, requests: list[Any]) -> None:
+        self.events.append("lost")
+        assert not requests
+
+
+@asynccontextmanager
+async def listening(place: Place) -> AsyncIterator[int]:
+    loop = asyncio.get_running_loop()
+    acceptor = place.tls.acceptor
+    server = await loop.create_server(lambda: acceptor.accept(place.inbound.accept), "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        acceptor.close()
+        place.inbound.close_all("over")
+
+
+@asynccontextmanager
+async def dialled(here: Place, there: Place) -> AsyncIterator[Link]:
+    async with listening(there) as port:
+        link = Link(MemberInfo(there.me, f"m{there.me}", there.uuid, "127.0.0.1"), port, here, here)
+        try:
+            yield link
+        finally:
+            await link.stop()
+
+
+RIGHT = {0: lambda: leaf([uri("m0")]), 1: lambda: leaf([uri("m1")])}
+WRONG: dict[str, tuple[Callable[[str], Leaf], str]] = {
+    "other CA": (lambda own: leaf([uri(own)], ca=FakeCa("other")), "certificate refused"),
+    "other cluster": (lambda own: leaf([uri(own, cluster=OTHER_CLUSTER)]), f"of cluster {OTHER_CLUSTER}"),
+    "wrong role": (lambda own: leaf([uri(own, Role.ADMIN)]), "it is a admin; expected member"),
+    "wrong member": (lambda own: leaf([uri("m7")]), "it is m7; expected"),
+    "no name": (lambda own: leaf([]), "names 0 parts of clusters"),
+    "two names": (lambda own: leaf([uri(own), uri("m7")]), "names 2 parts of clusters"),
+    "expired": (lambda own: leaf([uri(own)], days=-8), "certificate has expired"),
+}
+
+
+async def outcome(here: Place, there: Place, caplog: pytest.LogCaptureFixture) -> str:
+    """What becomes of the first attempt: ready, or what both sides have logged."""
+    caplog.set_level("INFO")
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready or link._last_logged or there.tls.acceptor.failed)
+        await asyncio.sleep(0.05)
+        return "ready" if link.ready else caplog.text
+
+
+@pytest.mark.parametrize("what", [*WRONG, "right"])
+@pytest.mark.parametrize("side", [0, 1], ids=["dialling", "dialled"])
+async def test_only_the_right_certificate_is_taken(
+    tmp_path: Path, side: int, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = WRONG.get(what, (lambda own: leaf([uri(own)]), ""))
+    places = [Place(n, wrong[0](f"m{n}") if n == side else RIGHT[n](), tmp_path) for n in (0, 1)]
+    found = await outcome(places[0], places[1], caplog)
+    assert (found == "ready") == (what == "right"), found
+    if what != "right":
+        assert wrong[1] in found
+        assert places[0].messages == places[1].messages == []
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["dialling", "dialled"])
+async def test_one_that_ended_lately_is_taken_and_shouted_about_unless_that_is_forbidden(
+    tmp_path: Path, side: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict = MemberSecurity(InternalTls.REQUIRED, grace_expired=False)
+    for security, taken in ((REQUIRED, True), (strict, False)):
+        shown = [leaf([uri(f"m{n}")], days=-6 if n == side else 30) for n in (0, 1)]
+        places = [Place(n, shown[n], tmp_path, security) for n in (0, 1)]
+        caplog.clear()
+        assert (await outcome(places[0], places[1], caplog) == "ready") == taken
+        assert places[1 - side].tls.ended == int(taken)
+        assert ("and is taken for 7 days more" in caplog.text) == taken
+
+
+async def greeting(port: int, context: ssl.SSLContext | None) -> bytes:
+    """What is answered to the greeting of one that shows no certificate."""
+    hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 0, "u0", "u1", SPOKEN, 1)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        try:
+            writer.write(encode_frame(peer.encode_message(hello)))
+            return await asyncio.wait_for(reader.read(1000), WELCOME_SECONDS)
+        finally:
+            writer.close()
+    except OSError as error:
+        return str(error).encode()
+
+
+def without_certificate(version: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = version
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("level", [InternalTls.ACCEPT, InternalTls.DIAL, InternalTls.REQUIRED])
+async def test_nobody_is_taken_without_a_certificate(
+    tmp_path: Path, level: InternalTls, version: ssl.TLSVersion
+) -> None:
+    place = Place(1, RIGHT[1](), tmp_path, MemberSecurity(level))
+    async with listening(place) as port:
+        answer = await greeting(port, without_certificate(version))
+        assert b"ok" not in answer
+        assert (place.tls.acceptor.failed, len(place.inbound)) == (1, 0)
+
+
+@pytest.mark.parametrize("level", list(InternalTls))
+async def test_a_plain_connection_is_taken_until_tls_is_required(tmp_path: Path, level: InternalTls) -> None:
+    place = Place(1, RIGHT[1](), tmp_path, MemberSecurity(level))
+    async with listening(place) as port:
+        (answer,) = FrameDecoder(1000).feed(await greeting(port, None))
+        message = peer.decode_greeting(answer)
+        if level is InternalTls.REQUIRED:
+            assert message == peer.HelloRejected("TLS_REQUIRED", member_tls.REQUIRED)
+        else:
+            assert message == peer.Welcome("u1", SPOKEN)
+
+
+async def test_no_tickets_are_given(tmp_path: Path) -> None:
+    contexts = Place(1, RIGHT[1](), tmp_path).identity.contexts
+    assert contexts is not None
+    assert contexts.dialled.num_tickets == 0
+    assert contexts.dialled.options & ssl.OP_NO_TICKET
+    assert contexts.dialled.minimum_version == contexts.dialling.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_handshakes_are_limited_in_number_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        member_tls, "LIMITS", member_tls.TlsLimits(waiting_max=3, handshakes_max=3, handshake_seconds_max=0.3)
+    )
+    here, there = (Place(n, RIGHT[n](), tmp_path) for n in (0, 1))
+    async with listening(there) as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        await until(lambda: there.tls.acceptor.failed >= 17)
+        link = Link(MemberInfo(1, "m1", "u1", "127.0.0.1"), port, here, here)
+        await until(lambda: link.ready)
+        await until(lambda: there.tls.acceptor.pending == 0)
+        await link.stop()
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_link_is_renewed_when_nothing_is_under_way_and_stays_when_that_fails(tmp_path: Path) -> None:
+    accept, dial = MemberSecurity(InternalTls.ACCEPT), MemberSettings(member_tls=InternalTls.DIAL)
+    here, there = (Place(n, RIGHT[n](), tmp_path, accept) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        assert (link.plain, link.outdated) == (True, False)
+        await here.tls.adopt(dial)
+        assert link.outdated
+
+        link.requests[1] = object()  # type: ignore[assignment]
+        renewing = asyncio.create_task(link.renew())
+        await until(lambda: link.renewed)
+        assert (link.ready, link.takes_requests, link.has_room) == (True, False, False)
+        await renewing
+        assert (link.sessions, link.plain, link.takes_requests) == (1, True, True)
+        assert here.events == ["ready", "resumed"]
+
+        renewing = asyncio.create_task(link.renew())
+        await until(lambda: link.renewed)
+        link.requests.clear()
+        await renewing
+        assert (link.sessions, link.plain, link.outdated) == (2, False, False)
+        assert here.events == ["ready", "resumed", "lost", "ready", "resumed"]
+        await until(lambda: len(there.inbound) == 1)
+
+        # With other CAs that the other side does not trust, it goes on.
+        leaf([uri("m0")], ca=FakeCa("other")).write(tmp_path / "m0")
+        here.identity.look()
+        assert link.outdated
+        await link.renew()
+        assert (link.sessions, link.ready, link.outdated) == (2, True, True)
+        link.send(peer.Heartbeat(1.0))
+        await until(lambda: there.messages == [peer.Heartbeat(1.0)])
+
+
+async def test_a_link_of_which_the_other_side_goes_while_it_is_renewed_dials_again(tmp_path: Path) -> None:
+    accept = MemberSecurity(InternalTls.ACCEPT)
+    here, there = (Place(n, RIGHT[n](), tmp_path, accept) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        link.requests[1] = object()  # type: ignore[assignment]
+        renewing = asyncio.create_task(link.renew())
+        await until(lambda: link.renewed)
+        link.requests.clear()
+        there.inbound.close_all("it goes")
+        await renewing
+        await until(lambda: link.ready)
+        assert not link.plain
+
+
+async def test_plain_sessions_end_where_tls_is_required(tmp_path: Path) -> None:
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        there.inbound.require_tls()
+        await until(lambda: here.events[:2] == ["ready", "lost"])
+
+
+class Saved:
+    """The level of a process on a volume; `full`: nothing can be written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.volume, self.full = Volume(folder), False
+        stored = stored_member_security(self.volume)
+        self.tls = MemberTls(TlsIdentity(None), CLUSTER, stored, self.save, lambda: 0.0)
+
+    async def save(self, security: MemberSecurity) -> None:
+        if self.full:
+            raise OSError(28, "no space left")
+        assert self.tls.level is not security.tls, "not before it is written"
+        self.volume.write({MEMBER_SECURITY: encode_file(security)})
+
+
+async def test_a_process_starts_with_the_level_that_the_master_sent_last(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    assert saved.tls.level is InternalTls.OFF
+    saved.full = True
+    await saved.tls.adopt(MemberSettings(member_tls=InternalTls.ACCEPT))
+    assert saved.tls.level is InternalTls.OFF
+    saved.full = False
+    await saved.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL, grace_expired=False))
+    for silent in (None, MemberSettings(heartbeat_ms=500)):
+        await saved.tls.adopt(silent)
+        assert Saved(tmp_path).tls.level is saved.tls.level is InternalTls.DIAL
+    assert Volume(tmp_path).load_member_security() == MemberSecurity(InternalTls.DIAL, grace_expired=False)
+
+
+async def test_of_a_damaged_level_nothing_but_tls_is_taken(tmp_path: Path) -> None:
+    (tmp_path / MEMBER_SECURITY).write_bytes(b"stele MemberSecurity 1\n0000nonsense")
+    assert Saved(tmp_path).tls.level is InternalTls.REQUIRED
+
+
+async def test_without_a_certificate_a_member_that_has_to_dial_with_tls_dials_nobody(tmp_path: Path) -> None:
+    tls = MemberTls(TlsIdentity(None), CLUSTER, REQUIRED, nothing, lambda: 0.0)
+    with pytest.raises(ConnectionError, match="no usable certificate: STELE_TLS_DIR is not set"):
+        tls.dialling()
