@@ -13,11 +13,14 @@ from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, SECRETS, NotF
 from stele.adapters.pki.certificates import canonical_host, is_signed_by, read_certificate
 from stele.core.control.commands import ExchangeReply
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
+from stele.core.control.member_tls import WantedTls
 from stele.core.control.state import State
+from stele.core.security.level import InternalTls
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import Conflict, Refused, SteleError, Unavailable, Uncertain
 from stele.master.cache import Cache
 from stele.master.certificates import RENEW_CA
+from stele.master.desired import LOWER_MEMBER_TLS
 from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
@@ -180,6 +183,13 @@ class Scene:
         before = liveness.report or ExchangeReply("OK", "", f"uuid-{index}", "c", 1, 1, 0, 1)
         liveness.report = msgspec.structs.replace(before, **facts)
 
+    def reach(self, level: InternalTls) -> None:
+        """The head has that level, which each member reports."""
+        self.state.tls.restore([level])
+        self.state.tls.stored()
+        for index in (0, 1):
+            self.report(index, member_tls=level)
+
     def check_trust(self) -> None:
         """Each member takes the certificate that every other shows."""
         for shown, _ in self.reads.values():
@@ -240,11 +250,64 @@ async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Sce
     assert scene.told == "Required"
     in_force = await scene.security()
     assert in_force.pop("daysLeft") in (29, 30)
-    assert in_force == {"tls": "Required", "clientCertificates": "Ignore", "auth": "Off"}
+    assert in_force == {
+        "tls": "Required",
+        "clientCertificates": "Ignore",
+        "auth": "Off",
+        "members": "Off",
+    }
     assert (await scene.condition("CertificatesHealthy"))[0] == "True"
     status, reason, text = await scene.condition("Secured")
     assert (status, reason) == ("False", "NotAsked")
     assert "spec.security.clients.auth is Off" in text
+
+
+AMONG = {"security": {"members": {"tls": "Required"}}}
+
+
+async def test_tls_among_members_is_wanted_once_each_uses_its_certificate(scene: Scene) -> None:
+    await scene.begin_open(**AMONG)
+    await scene.round(2)
+    assert scene.world.desired().member_tls == WantedTls(None)
+    assert (await scene.condition("Secured"))[1] == "WaitsForMembers"
+    await scene.load()
+    await scene.round()
+    assert scene.world.desired().member_tls == WantedTls(InternalTls.REQUIRED)
+    scene.restart()
+    assert scene.world.desired().member_tls == WantedTls(None), "a new process knows of no certificate"
+    await scene.round(2)
+    assert scene.world.desired().member_tls == WantedTls(InternalTls.REQUIRED)
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    scene.reach(InternalTls.DIAL)
+    scene.report(1, member_tls=InternalTls.ACCEPT)
+    await scene.round()
+    assert (await scene.security())["members"] == "Dial"
+    assert (await scene.condition("Secured"))[2].endswith(
+        "TLS among members is Dial and waits: demo-1 have not reported it"
+    )
+
+
+async def test_tls_among_members_falls_with_the_spec_and_the_annotation_together(scene: Scene) -> None:
+    await scene.begin(security={"members": {"tls": "Required", "graceExpired": False}})
+    await scene.rounds_until_quiet()
+    scene.reach(InternalTls.REQUIRED)
+    assert scene.world.desired().member_settings.grace_expired is False
+    await scene.change(security={})
+    await scene.round(2)
+    assert scene.world.desired().member_tls == WantedTls(InternalTls.OFF)
+    assert scene.world.desired().member_settings.grace_expired is True
+    text = "; TLS among members stays Required until the annotation stele.dev/lower-member-tls is Off, too"
+    assert (await scene.condition("Secured"))[2].endswith(text)
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    before = (await scene.data("demo-0-tls"))["tls.crt"]
+    scene.restart()
+    scene.now += timedelta(days=21)
+    await scene.rounds_until_quiet()
+    assert (await scene.data("demo-0-tls"))["tls.crt"] != before, "certificates in use are renewed"
+    await scene.change(annotations={LOWER_MEMBER_TLS: "Off"})
+    await scene.round()
+    assert scene.world.desired().member_tls == WantedTls(InternalTls.OFF, may_fall=True)
+    assert "stays Required" not in (await scene.condition("Secured"))[2]
 
 
 BOTH = {"security": {"clients": {"tls": "Required", "clientCertificates": "Require", "auth": "Required"}}}
@@ -270,6 +333,11 @@ async def test_a_new_cluster_is_closed_from_its_first_message_on(scene: Scene, r
     check()
     if not refuses:
         await scene.rounds_until_quiet()
+        await scene.round()
+        status, reason, text = await scene.condition("Secured")
+        assert (status, reason) == ("False", "NotAsked")
+        assert "TLS among members is Off: who reaches port 7000" in text
+        scene.reach(InternalTls.REQUIRED)
         await scene.round()
         assert (await scene.condition("Secured"))[0] == "True"
 

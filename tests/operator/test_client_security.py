@@ -18,7 +18,7 @@ from tests.operator.test_operator import Operator, Stage, with_processes
 
 pytestmark = pytest.mark.control_plane
 
-CLOSED = {"clients": {"tls": "Required", "auth": "Required"}}
+CLOSED = {"clients": {"tls": "Required", "auth": "Required"}, "members": {"tls": "Required"}}
 MOUNT_SECONDS = 0.5
 
 
@@ -141,5 +141,6 @@ async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
             async with client_of(each, ca, password) as client:
                 assert int(await client.get("counted")) > 50
         assert await is_closed(stage)
+        assert (await stage.cluster())["status"]["security"]["members"] == "Required"
     assert "PRIVATE KEY" not in operator.log.read_text()
     assert password not in operator.log.read_text()

@@ -224,5 +224,6 @@ def _check(secret: StoredSecret, authority: Authority, names: Names, now: float)
 
 
 def listed(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

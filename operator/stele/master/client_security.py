@@ -1,6 +1,10 @@
-"""The conditions that say what a cluster asks of its clients. Pure."""
+"""The conditions that say what a cluster asks of its clients and members. Pure."""
+
+from collections.abc import Iterator
 
 from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.core.security.level import InternalTls
+from stele.master.desired import LOWER_MEMBER_TLS
 from stele.master.kstatus import Observed
 from stele.master.view import SecurityFacts
 from stele.model import TabletCluster
@@ -9,7 +13,7 @@ from stele.model.conditions import ConditionType, Reason
 
 def client_security(cluster: TabletCluster, facts: SecurityFacts) -> list[Observed]:
     """Return `Secured`, and `CertificatesHealthy` where certificates are made."""
-    if cluster.spec.security.clients.asked_tls is ClientTls.OFF:
+    if not facts.asks_tls:
         return [_secured(cluster, facts)]
     return [_secured(cluster, facts), _healthy(facts)]
 
@@ -24,16 +28,33 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
         )
         if value is not most
     ]
+    level = facts.status.members or InternalTls.OFF
+    kept = _kept(cluster, level)
     if facts.problem:
         return type_, False, facts.reason, facts.problem
     if facts.users[1]:
         return type_, False, *facts.users
     if facts.waits:
         return type_, False, Reason.WAITS_FOR_MEMBERS, facts.waits
+    if lacking or level is not InternalTls.REQUIRED:
+        return type_, False, Reason.NOT_ASKED, f"{'; '.join(_open(lacking, level))}{kept}"
+    text = f"clients need TLS and have to authenticate, and members use TLS{kept}"
+    return type_, True, Reason.AS_DESIRED, text
+
+
+def _kept(cluster: TabletCluster, level: InternalTls) -> str:
+    """Return what has to be done so that TLS among members falls as the spec says, or nothing."""
+    falls = cluster.metadata.annotations.get(LOWER_MEMBER_TLS) == InternalTls.OFF
+    if cluster.spec.security.members.asks_tls or level is InternalTls.OFF or falls:
+        return ""
+    return f"; TLS among members stays {level} until the annotation {LOWER_MEMBER_TLS} is Off, too"
+
+
+def _open(lacking: list[str], level: InternalTls) -> Iterator[str]:
     if lacking:
-        text = f"{' and '.join(lacking)}: who reaches the ports of clients can read or write"
-        return type_, False, Reason.NOT_ASKED, text
-    return type_, True, Reason.AS_DESIRED, "clients need TLS and have to authenticate"
+        yield f"{' and '.join(lacking)}: who reaches the ports of clients can read or write"
+    if level is not InternalTls.REQUIRED:
+        yield f"TLS among members is {level}: who reaches port 7000 can pretend to be a member"
 
 
 def _healthy(facts: SecurityFacts) -> Observed:

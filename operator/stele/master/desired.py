@@ -1,14 +1,18 @@
 """What one decision needs of a TabletCluster's spec and annotations."""
 
 from stele.core.control.failure_detector import Timing
+from stele.core.control.member_tls import WantedTls
 from stele.core.control.state import DesiredSpec, UpdatePolicy
 from stele.core.control.volumes import Recovery
 from stele.core.copy.waves import LOG_SPACE_PERCENT, SNAPSHOT_SPACE_PERCENT
+from stele.core.security.level import InternalTls
 from stele.model import TabletCluster
 from stele.model.cluster import ROLLBACK_COPIES, Storage
 from stele.model.common import Quantity, quantity_bytes
 
 PAUSE_ANNOTATION = "stele.dev/paused"
+LOWER_MEMBER_TLS = "stele.dev/lower-member-tls"
+"""Annotation: with the value Off, TLS among members falls when the spec asks for less."""
 
 
 def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
@@ -47,7 +51,15 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         client_tls=clients.asked_tls,
         client_certificates=clients.asked_certificates,
         auth=clients.asked_auth,
+        member_tls=_member_tls_of(cluster),
+        grace_expired=spec.security.members.takes_expired,
     )
+
+
+def _member_tls_of(cluster: TabletCluster) -> WantedTls:
+    asks = cluster.spec.security.members.asks_tls
+    may_fall = cluster.metadata.annotations.get(LOWER_MEMBER_TLS) == InternalTls.OFF
+    return WantedTls(InternalTls.REQUIRED if asks else InternalTls.OFF, may_fall)
 
 
 def _space(given: Quantity | None, storage: Storage, percent: int) -> int:

@@ -387,7 +387,7 @@ class KubernetesClusterObjects:
             self._nodes.unreadable(),
             self._members.maintenance_problems(),
             manifests.member_image(cluster, self._settings.members),
-            self._security.facts(cluster, self.desired()),
+            self._security.facts(cluster, self.desired(), state),
         )
 
     async def _write_members(self, view: View) -> None:

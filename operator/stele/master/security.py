@@ -1,4 +1,4 @@
-"""What one cluster asks of its clients: the Secrets for it, the level in force, and what the status says.
+"""What one cluster asks of clients and members: the Secrets for it, levels in force, what the status says.
 
 A level rises only once every member uses its certificate, and from then on stays while it is asked for: a
 member that joins, or a certificate that is renewed, does not lower it. A new cluster, which nobody uses yet,
@@ -16,10 +16,12 @@ from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.secret_store import SecretStore
 from stele.core.control.commands import ExchangeReply
 from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.core.control.member_tls import WantedTls
 from stele.core.control.state import DesiredSpec, State
+from stele.core.security.level import InternalTls
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
 from stele.master.cache import Cache
-from stele.master.certificates import Certificates
+from stele.master.certificates import Certificates, listed
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.settings import Settings
 from stele.master.users import Users
@@ -60,16 +62,19 @@ class ClusterSecurity:
         self._users_problem: SteleError | None = None
         self._blind: dict[str, str] = {}
         self._uses_tls = self._begun_closed = False
+        self._level = InternalTls.OFF
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
         clients, before = cluster.spec.security.clients, cluster.status.security
         if _is_new(cluster):
-            self._begun_closed = _asks(cluster)
+            self._begun_closed = self._asks_tls(cluster) or _asks_auth(cluster)
             return desired
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
             desired = replace(desired, client_tls=None, client_certificates=None)
+        if cluster.spec.security.members.asks_tls and not self._uses_tls:
+            desired = replace(desired, member_tls=WantedTls(None))
         if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or not self._users.waits):
             desired = replace(desired, auth=None)
         return desired
@@ -78,8 +83,9 @@ class ClusterSecurity:
         self, cluster: TabletCluster, members: Sequence[TabletMember], state: State | None, now: datetime
     ) -> None:
         """Take one round. Raises what the API server raises, except for what `facts` report."""
+        self._level = cluster.status.security.members or InternalTls.OFF if state is None else state.tls.level
         wants_users = self._users.wanted(cluster)
-        if not (wants_users or _asks_tls(cluster)):
+        if not (wants_users or self._asks_tls(cluster)):
             self._problem = self._users_problem = None
             self._blind = {}
             self._uses_tls = False
@@ -95,14 +101,16 @@ class ClusterSecurity:
             reported = _reported(state, lambda report: report.users)
             self._users.note({name: reported.get(name, "") for name in (m.metadata.name for m in members)})
             self._blind = _reported(state, lambda report: report.users_problem)
-        if _asks_tls(cluster):
+        if self._asks_tls(cluster):
             reported = _reported(state, lambda report: report.identity)
             certificates = await _error_of(self._certificates.ensure(cluster, members, reported, stamp))
         self._users_problem = users if isinstance(users, REPORTED) else None
         if not isinstance(certificates, Conflict):
             self._problem = certificates if isinstance(certificates, REPORTED) else None
             self._uses_tls = certificates is None and not self._certificates.waits
-        if (self._uses_tls or not _asks_tls(cluster)) and not (_asks_auth(cluster) and self._users.waits):
+        if (self._uses_tls or not self._asks_tls(cluster)) and not (
+            _asks_auth(cluster) and self._users.waits
+        ):
             self._begun_closed = False
         for error in (users, certificates):
             if error is not None and not isinstance(error, (*REPORTED, Conflict)):
@@ -114,19 +122,24 @@ class ClusterSecurity:
         errors = []
         if self._users.wanted(cluster) and not isinstance(self._users_problem, Refused):
             errors.append(await _error_of(self._users.ensure(cluster, now.timestamp())))
-        if _asks_tls(cluster) and not isinstance(self._problem, Refused):
+        if self._asks_tls(cluster) and not isinstance(self._problem, Refused):
             made = self._certificates.ensure_member(cluster, member, now.timestamp())
             errors.append(await _error_of(made))
         for error in filter(None, errors):
             log.warning("%s starts without what it mounts: %s", member.metadata.name, error)
 
-    def facts(self, cluster: TabletCluster, desired: DesiredSpec) -> SecurityFacts:
+    def _asks_tls(self, cluster: TabletCluster) -> bool:
+        """Return whether members need certificates: for what is asked, or what is in force still."""
+        return cluster.spec.security.asks_tls or self._level is not InternalTls.OFF
+
+    def facts(self, cluster: TabletCluster, desired: DesiredSpec, state: State) -> SecurityFacts:
         """Return what the status shows; `desired` is what members were told."""
-        before, asks_tls = cluster.status.security, _asks_tls(cluster)
+        before, asks_tls = cluster.status.security, self._asks_tls(cluster)
         status = SecurityStatus(
             tls=desired.client_tls or before.tls,
             client_certificates=desired.client_certificates or before.client_certificates,
             auth=desired.auth or before.auth,
+            members=state.tls.level,
             days_left=self._certificates.days_left if asks_tls else None,
         )
         reason, problem = self._why() if asks_tls else (Reason.AS_DESIRED, "")
@@ -136,8 +149,14 @@ class ClusterSecurity:
             waits.append(f"TLS for clients waits: {self._certificates.waits}")
         if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and self._users.waits):
             waits.append(f"authentication waits until {self._users.waits}")
+        if cluster.spec.security.members.asks_tls and state.tls.level is not InternalTls.REQUIRED:
+            held = self._certificates.waits if desired.member_tls.level is None else _behind(state)
+            waits.append(f"TLS among members is {state.tls.level} and waits: {held}")
         changes = self._certificates.changes_ca
-        return SecurityFacts(status, reason, problem, "; ".join(waits), changes_ca=changes, users=users)
+        text = "; ".join(waits)
+        return SecurityFacts(
+            status, reason, problem, text, changes_ca=changes, users=users, asks_tls=asks_tls
+        )
 
     def user_statuses(self, clock: datetime) -> list[tuple[dict[str, Any], TabletUserStatus]]:
         """Return the statuses of the cluster's TabletUsers."""
@@ -203,22 +222,25 @@ async def _error_of(work: Awaitable[None]) -> SteleError | None:
     return None
 
 
-def _asks(cluster: TabletCluster) -> bool:
-    return _asks_tls(cluster) or _asks_auth(cluster)
-
-
 def _is_new(cluster: TabletCluster) -> bool:
     """Return whether nobody can have used it: nothing is stored, and members have been told nothing."""
     before = cluster.status.security
     return cluster.status.version_sum == 0 and before.tls is None and before.auth is None
 
 
+def _behind(state: State) -> str:
+    """Return which members hold the next level of TLS up."""
+    level, known = state.tls.level, state.membership.liveness
+    behind = [
+        member.name
+        for index, member in sorted(state.table.members.items())
+        if (report := known[index].report) is None or report.member_tls is not level
+    ]
+    return f"{listed(behind)} have not reported it" if behind else "members are told the next level"
+
+
 def _asks_auth(cluster: TabletCluster) -> bool:
     return cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
-
-
-def _asks_tls(cluster: TabletCluster) -> bool:
-    return cluster.spec.security.clients.asked_tls is not ClientTls.OFF
 
 
 def _reported(state: State | None, what: Callable[[ExchangeReply], str]) -> dict[str, str]:

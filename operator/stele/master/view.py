@@ -35,8 +35,11 @@ def partition_counts(state: State, replicas: int) -> PartitionCounts:
 
 @dataclass(frozen=True)
 class SecurityFacts:
-    """What is in force towards clients. `problem` is why certificates are not as they should be, with its
-    reason, `users` the same of users; `waits` is what the level that is asked for waits for."""
+    """What is in force towards clients and among members.
+
+    `problem` is why certificates are not as they should be, with its reason, `users` the same of users;
+    `waits` is what the levels that are asked for wait for. `asks_tls`: members need certificates.
+    """
 
     status: SecurityStatus = field(default_factory=SecurityStatus)
     reason: Reason = Reason.AS_DESIRED
@@ -44,6 +47,7 @@ class SecurityFacts:
     waits: str = ""
     changes_ca: bool = False
     users: tuple[Reason, str] = Reason.AS_DESIRED, ""
+    asks_tls: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from stele.core.control.commands import ClusterState
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
+from stele.core.security.level import InternalTls
 from stele.model.common import Model, count
 from stele.model.conditions import Conditions, conditions_field
 
@@ -75,7 +76,7 @@ class CopySpace(Model):
 
 
 class SecurityStatus(Model):
-    """What is in force towards clients."""
+    """What is in force towards clients, and among members."""
 
     tls: ClientTls | None = None
     """TLS on the ports of clients."""
@@ -83,6 +84,8 @@ class SecurityStatus(Model):
     """Certificates of clients."""
     auth: ClientAuth | None = None
     """Whether clients must authenticate."""
+    members: InternalTls | None = None
+    """TLS among members. Accept and Dial are on the way: both take plain connections, Dial makes none."""
     days_left: int | None = Field(default=None, json_schema_extra={"format": "int64"})
     """Whole days until the first certificate of members or CA ends; below zero once it has."""
 

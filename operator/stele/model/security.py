@@ -1,4 +1,6 @@
-"""spec.security of a TabletCluster: what clients must bring."""
+"""spec.security of a TabletCluster: what clients must bring, and TLS among members."""
+
+from enum import StrEnum
 
 from pydantic import ConfigDict, Field
 
@@ -40,7 +42,40 @@ class ClientSecurity(Model):
         return self.auth or ClientAuth.OFF
 
 
+class TlsAmongMembers(StrEnum):
+    """TLS on the connections between members.
+
+    Off: none. Required: no other, and each side shows the certificate of its member.
+    """
+
+    OFF = "Off"
+    REQUIRED = "Required"
+
+
+class MembersSecurity(Model):
+    """What members demand of each other. Stored clusters have none of the fields: they stay as they are."""
+
+    tls: TlsAmongMembers | None = None
+    """TLS between members; Off when omitted. It falls only with the annotation stele.dev/lower-member-tls."""
+    grace_expired: bool | None = None
+    """Whether members take each other's certificates for 7 days after their end; true when omitted."""
+
+    @property
+    def asks_tls(self) -> bool:
+        return self.tls is TlsAmongMembers.REQUIRED
+
+    @property
+    def takes_expired(self) -> bool:
+        return self.grace_expired is not False
+
+
 class Security(Model):
     """Encryption and identity."""
 
     clients: ClientSecurity = Field(default_factory=ClientSecurity)
+    members: MembersSecurity = Field(default_factory=MembersSecurity)
+
+    @property
+    def asks_tls(self) -> bool:
+        """Whether members need certificates."""
+        return self.members.asks_tls or self.clients.asked_tls is not ClientTls.OFF

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control import commands as m
 from stele.core.formats import SPOKEN, UNSTATED, FormatRange
 from stele.core.table.table import Partition
@@ -15,9 +16,11 @@ from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Flow
 from stele.member import limits
 from stele.member.replication.links import Inbound, InboundConnections, forwarded_bytes
+from stele.member.replication.member_tls import MemberTls
 from stele.member.replication.replica import PROMISES_LOST
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
+from stele.wire.storage.volume import MemberSecurity
 from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember
 from tests.simulation.quiet_cluster import QuietCluster
 
@@ -37,8 +40,16 @@ async def backup(made: SingleMember, *terms: int, commit: int = 0) -> None:
 # -- who is meant
 
 
+async def keep(security: MemberSecurity) -> None:
+    raise AssertionError(security)
+
+
 class Who:
     cluster, uuid, incarnation, me, formats = "cluster", "uuid-0", 1, ME, SPOKEN
+    tls = MemberTls(TlsIdentity(None), "cluster", MemberSecurity(), keep, lambda: 0.0)
+
+    def name_of(self, member: int) -> str:
+        return "demo-1" if member == OTHER else ""
 
     def uuid_of(self, member: int) -> str | None:
         return {OTHER: "uuid-1"}.get(member)
@@ -46,7 +57,7 @@ class Who:
 
 class Wire:
     def __init__(self) -> None:
-        self.peer = "?"
+        self.peer, self.certificate = "?", None
         self.full = False
         self.sent: list[peer.Message] = []
         self.closed = ""

@@ -229,7 +229,7 @@ def test_a_window_is_full_at_its_bytes_and_at_its_messages(
             pass
 
     link = object.__new__(Link)
-    link.ready, link._connection = True, cast("Any", Room())
+    link.ready, link.renewed, link._connection = True, False, cast("Any", Room())
     link.in_flight, link.in_flight_bytes = deque(), 0
     for _ in range(3):
         assert link.has_room
