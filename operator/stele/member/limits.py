@@ -154,8 +154,13 @@ CERTIFICATE_LOOK_SECONDS = 10.0
 RENEW_LOOK_SECONDS = 0.5
 RENEW_IDLE_SECONDS_MAX = 1.0
 RENEW_PAUSE_SECONDS = 10.0
+RENEW_ALL_SECONDS = 1800.0
 """Links are dialled again where TLS or the trusted CAs have changed: the interval of checks; how long one
-waits for answers to what was sent, before it goes on as it is; and the pause between two with other CAs."""
+waits for answers to what was sent, before it goes on as it is; the pause between two with other CAs, and how
+long all may take, for which the pause is shorter."""
+
+OUTDATED_SECONDS_MAX = 3600.0
+"""A session of another member that it has not renewed this long after the trusted CAs have changed ends."""
 
 SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""

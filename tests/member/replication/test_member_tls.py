@@ -17,8 +17,9 @@ from stele.core.control.member_settings import MemberSettings
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.security.identity import Holder, Role
 from stele.core.security.level import InternalTls
+from stele.member import limits
 from stele.member.replication import member_tls
-from stele.member.replication.links import InboundConnections, Link
+from stele.member.replication.links import Inbound, InboundConnections, Link
 from stele.member.replication.member_tls import MemberTls, stored_member_security
 from stele.member.storage.volume import MEMBER_SECURITY, Volume
 from stele.wire import peer
@@ -288,6 +289,45 @@ async def test_a_link_of_which_the_other_side_goes_while_it_is_renewed_dials_aga
         await renewing
         await until(lambda: link.ready)
         assert not link.plain
+
+
+async def test_a_link_that_is_stopped_while_it_is_renewed_begins_no_session(tmp_path: Path) -> None:
+    """The other side has not answered yet: it is slow to take the greeting."""
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        greet, held = Inbound._greet, list[Callable[[], None]]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Inbound, "_greet", lambda *given: held.append(lambda: greet(*given)))
+            renewing = asyncio.create_task(link.renew())
+            await until(lambda: held)
+        await link.stop()
+        held[0]()
+        await renewing
+        await asyncio.sleep(0.05)
+        assert (link.ready, len(there.inbound)) == (False, 0)
+        assert here.events == ["ready", "lost", "resumed"]
+
+
+async def test_a_session_that_is_not_renewed_long_after_the_ca_changed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = (Place(n, RIGHT[n](), tmp_path) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        monkeypatch.setattr(limits, "OUTDATED_SECONDS_MAX", 0.1)
+        await asyncio.sleep(0.15)
+        there.inbound.end_outdated()
+        made, new = RIGHT[1](), FakeCa("new").certificate
+        Leaf(made.certificate, made.key, made.trusted + new).write(tmp_path / "m1")
+        there.identity.look()
+        there.inbound.end_outdated()
+        await asyncio.sleep(0.05)
+        assert here.events == ["ready"]
+        await asyncio.sleep(0.1)
+        there.inbound.end_outdated()
+        await until(lambda: here.events[:2] == ["ready", "lost"])
 
 
 async def test_plain_sessions_end_where_tls_is_required(tmp_path: Path) -> None:

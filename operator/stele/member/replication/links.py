@@ -340,6 +340,8 @@ class Link:
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._successor is not None:
+            self._successor.close("link closed")
 
 
 class InboundConnections:
@@ -385,6 +387,14 @@ class InboundConnections:
         """End the sessions without TLS."""
         for inbound in [each for each in self._members.values() if each.plain]:
             inbound.close(REQUIRED)
+
+    def end_outdated(self) -> None:
+        """End sessions that the other side has not renewed long after the trusted CAs have changed: it may
+        have no certificate that is valid now."""
+        now, trusted = asyncio.get_running_loop().time(), self.identity.tls.trusted
+        for inbound in self.sessions():
+            if inbound.outdated_seconds(trusted, now) > limits.OUTDATED_SECONDS_MAX:
+                inbound.close("it was begun with CAs that are no longer trusted, and was not renewed")
 
     def session(self, member: int) -> "Inbound | None":
         """Return the connection that a member dialed, if there is one."""
@@ -432,12 +442,15 @@ class Inbound:
         self._forwards: deque[peer.Message] = deque()
         self._forwards_bytes = 0
         self._pushed_bytes = 0
+        self._trusted, self._newest_at = "", 0.0
         self.sender = -1
         self.incarnation = UNKNOWN_INCARNATION
         self.format = FIRST
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
+        self._trusted = self._all.identity.tls.trusted
+        self._newest_at = asyncio.get_running_loop().time()
         self._all.add(self)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_greeting)
 
@@ -497,6 +510,12 @@ class Inbound:
     def plain(self) -> bool:
         """Whether it is a connection without TLS."""
         return self._connection is not None and self._connection.certificate is None
+
+    def outdated_seconds(self, trusted: str, now: float) -> float:
+        """Return for how long it has rested on other CAs than these; 0 when it does not."""
+        if self.plain or self._trusted == trusted:
+            self._newest_at = now
+        return now - self._newest_at
 
     @property
     def full(self) -> bool:

@@ -119,10 +119,14 @@ class MemberTls:
             raise ConnectionError(f"this member has no usable certificate: {self._identity.problem}")
         return self._identity.contexts
 
+    @property
+    def trusted(self) -> str:
+        """The digest of the CAs that are trusted now; empty without a certificate."""
+        return "" if self._identity.contexts is None else self._identity.contexts.trusted
+
     def is_outdated(self, trusted: str) -> bool:
         """Return whether a connection is to be made again that trusted these CAs; empty: it is plain."""
-        contexts = self._identity.contexts
-        return self.level.dials_tls and contexts is not None and trusted != contexts.trusted
+        return self.level.dials_tls and self.trusted not in ("", trusted)
 
     def refusal(self, certificate: Certificate | None, name: str) -> str:
         """Return why a member is not taken that shows this certificate, or nothing. None: it is plain."""

@@ -115,10 +115,13 @@ class Peers:
         """Renew links without TLS, or with other CAs than those trusted now, one after the other."""
         while True:
             await asyncio.sleep(limits.RENEW_LOOK_SECONDS)
-            for link in [each for each in self.links.values() if each.outdated]:
-                pause = 0.0 if link.plain else limits.RENEW_PAUSE_SECONDS
+            self.inbound.end_outdated()
+            outdated = [each for each in self.links.values() if each.outdated]
+            pause = min(limits.RENEW_PAUSE_SECONDS, limits.RENEW_ALL_SECONDS / max(1, len(outdated)))
+            for link in outdated:
+                seconds = 0.0 if link.plain else pause
                 await link.renew()
-                await asyncio.sleep(pause)
+                await asyncio.sleep(seconds)
 
     def _link(self, info: MemberInfo) -> Link:
         return Link(info, self._settings.peer_port, self, self)
