@@ -4,15 +4,19 @@ import asyncio
 import base64
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis.asyncio
-from redis.exceptions import AuthenticationError, RedisError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from stele.adapters.kubernetes.api import CLUSTERS, SECRETS, Api
+from stele.adapters.kubernetes.api import CLUSTERS, SECRETS, USERS, Api
 from stele.master.certificates import RENEW_CA
+from tests.fakes.objects import body
 from tests.operator.real_kubelet import RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
 
@@ -143,4 +147,54 @@ async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
         assert await is_closed(stage)
         assert (await stage.cluster())["status"]["security"]["members"] == "Required"
     assert "PRIVATE KEY" not in operator.log.read_text()
+    assert password not in operator.log.read_text()
+
+
+CUT_SECONDS_MAX = 5.0
+SHOP = {"cluster": "demo", "password": {"generated": True}, "acl": ["+@all", "~orders:*"]}
+
+
+async def test_a_declared_user_is_let_in_and_cut_off_when_it_is_deleted(
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    kubelet = MountingKubelet(api, namespace, tmp_path)
+    needs_passwords = {"clients": {"auth": "Required"}}
+    async with with_processes(api, namespace, operator, kubelet, 2, security=needs_passwords) as stage:
+        await api.create(USERS, namespace, body(USERS, "shop", SHOP))
+
+        async def is_known() -> bool:
+            status = (await api.get(USERS, namespace, "shop")).get("status") or {}
+            found = {each["type"]: each["status"] for each in status.get("conditions", [])}
+            return found.get("Ready") == "True"
+
+        await stage.until("a user that all members know", is_known)
+        password = (await secret(stage, "shop-password"))["password"].decode()
+        for host in kubelet.addresses.values():
+            with pytest.raises(AuthenticationError):
+                await redis.asyncio.Redis(host=host, username="shop", password="guess").ping()
+            async with redis.asyncio.Redis(host=host, username="shop", password=password) as client:
+                assert await client.set("orders:1", "x")
+                with pytest.raises(NoPermissionError):
+                    await client.get("secrets")
+
+        host, file = next(iter(kubelet.addresses.values())), kubelet.secret_folder("demo-users") / "users"
+        once = redis.asyncio.Connection(
+            host=host, username="shop", password=password, retry=Retry(NoBackoff(), 0)
+        )
+        await once.connect()
+        try:
+            await once.send_command("GET", "orders:1")
+            assert await once.read_response() == b"x"
+            assert b"shop" in file.read_bytes()
+            await api.delete(USERS, namespace, "shop", None)
+            while b"shop" in file.read_bytes():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            begun = time.monotonic()
+            with pytest.raises(RedisError):
+                await once.read_response(timeout=30)
+            assert time.monotonic() - begun < CUT_SECONDS_MAX
+        finally:
+            await once.disconnect()
+        with pytest.raises(AuthenticationError):
+            await redis.asyncio.Redis(host=host, username="shop", password=password).ping()
     assert password not in operator.log.read_text()
