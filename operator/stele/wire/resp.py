@@ -32,16 +32,22 @@ _LENGTHS = [b"$%d" % length for length in range(4096)]
 Request = list[bytes]
 
 
+AUTHENTICATING = frozenset({b"AUTH", b"HELLO"})
+"""Requests after which other limits may hold."""
+
+
 class RequestReader:
     """Converts the bytes of one connection into requests. Once `error` is set, it reads nothing more.
 
     `arguments` counts all arguments read so far. An incomplete request is kept as the received chunks, which
     are joined once when enough bytes are there, so a large value is copied once. `buffered_bytes` is the size
-    of that; without Python's overhead per argument it stays below `REQUEST_BYTES_MAX`.
+    of that; without Python's overhead per argument it stays below `REQUEST_BYTES_MAX`. `stopped`: what comes
+    after an AUTH is kept, and read by `go_on` with the limits of then.
     """
 
     def __init__(self) -> None:
         self.error: str | None = None
+        self.stopped = False
         self.arguments = 0
         self._chunks: list[bytes] = []
         self._have = 0
@@ -53,7 +59,10 @@ class RequestReader:
         self.limit()
 
     def limit(self, arguments: int = ARGUMENTS_MAX, argument_bytes: int = VALUE_BYTES_MAX) -> None:
-        """Accept requests of at most so many arguments, and bytes of each."""
+        """Accept requests of at most so many arguments, and bytes of each.
+
+        With fewer arguments than usual it stops after each request that may end that.
+        """
         self._arguments_max, self._argument_bytes_max = arguments, argument_bytes
         self._limited = arguments < ARGUMENTS_MAX
 
@@ -65,6 +74,10 @@ class RequestReader:
     def feed(self, data: bytes) -> list[Request]:
         """Return the requests that are complete now, in order. Check `error` afterwards."""
         if self.error is not None:
+            return []
+        if self.stopped:
+            self._chunks.append(data)
+            self._have += len(data)
             return []
         if self._chunks:
             self._chunks.append(data)
@@ -88,10 +101,15 @@ class RequestReader:
             self._chunks.append(data[rest:] if rest else data)
         return requests
 
+    def go_on(self) -> list[Request]:
+        """Return the requests after the one at which it stopped."""
+        self.stopped = False
+        return self.feed(b"")
+
     def _parse(self, data: bytes, at: int, requests: list[Request]) -> int:
         """Parse all complete requests; return where the incomplete part begins, and set `_need`."""
         size = len(data)
-        while at < size:
+        while at < size and not self.stopped:
             if not self._missing:
                 begin, at = at, self._header(data, at)
                 if at == begin:
@@ -109,6 +127,7 @@ class RequestReader:
 
     def _take(self) -> Request:
         args, self._args, self._args_bytes = self._args, [], 0
+        self.stopped = self._limited and args[0].upper() in AUTHENTICATING
         return args
 
     def _header(self, data: bytes, at: int) -> int:

@@ -132,6 +132,11 @@ def test_many_keys_take_bounded_time_with_patterns(words, number, allowed):
     found = denied(user, "MGET", *[b"k1"] * number)
     assert found == (None if allowed else ("key", b"k1"))
     steps = steps_of(user, b"MGET", [b"MGET", *[b"k1"] * number])
+    text = may_run(user, b"MGET", [b"MGET", *[b"k1"] * number], b"default")
+    assert (
+        allowed
+        or f"more than {MATCH_STEPS_MAX} steps (MATCH_STEPS_MAX); send fewer keys" in text.failure.text
+    )
     assert steps >= number * words * PATTERN_STEPS
 
 

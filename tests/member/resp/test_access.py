@@ -260,14 +260,16 @@ async def test_requests_in_requests_do_not_end_the_process(server, raised):
     assert raised == []
 
 
-async def test_a_defect_in_the_check_of_a_request_closes_its_connection_only(
-    server, access, raised, monkeypatch
-):
-    wrong, other = await opened(server.port), await opened(server.port)
-    with monkeypatch.context() as patched:
-        patched.setattr(access, "leading", lambda *_: 1 // 0)
-        wrong[1].write(encode_request([b"GET", b"orders:1"]))
-        assert await asyncio.wait_for(wrong[0].read(-1), 20) == b""
+async def test_a_defect_in_the_check_of_a_request_closes_its_connection_only(server, raised, monkeypatch):
+    stream, other = await opened(server.port, "AUTH alice new"), await opened(server.port, "AUTH secret")
+
+    def fail(*_):
+        raise RecursionError
+
+    monkeypatch.setattr("stele.member.resp.access.may_run", fail)
+    monkeypatch.setattr("stele.member.resp.pipeline.may_run", fail)
+    stream[1].write(b"GET orders:1\r\n")
+    assert await asyncio.wait_for(stream[0].read(-1), 5) == b""
     assert await ask(other, "PING") == "+PONG"
     assert raised == []
 
@@ -445,19 +447,114 @@ async def test_requests_before_auth_are_small(server):
     assert await stream[0].readline() == b"$-1\r\n"
 
 
+@pytest.mark.parametrize("hello", [False, True], ids=["AUTH", "HELLO"])
+@pytest.mark.parametrize("user", [DEFAULT, CHOSEN], ids=lambda user: user.name)
+async def test_what_is_sent_with_auth_is_judged_after_it(server, access, user, hello):
+    """Also while a password is checked slowly, and what comes then."""
+    use(access, user)
+    name, password = (b"default", b"secret") if user is DEFAULT else (b"person", b"hunter2")
+    login = [b"HELLO", b"2", b"AUTH", name, password] if hello else [b"AUTH", name, password]
+    big = encode_request([b"SET", b"a", b"x" * 200_000])
+    many = encode_request([b"MSET"] + [b"b", b"y"] * 1000)
+    reader, writer = await connected(server.port)
+    writer.write(encode_request(login) + big)
+    await asyncio.sleep(0.01)
+    writer.write(many + encode_request([b"ECHO", b"over"]))
+    got = b""
+    while not got.endswith(b"over\r\n"):
+        got += await asyncio.wait_for(reader.read(65536), 10)
+    assert got.endswith(b"+OK\r\n+OK\r\n$4\r\nover\r\n")
+    assert b"-" not in got.replace(b"stele", b"")
+    writer.write(encode_request([b"QUIT"]))
+    writer.close()
+
+
+async def test_what_is_sent_with_a_wrong_password_is_judged_as_before_it(server):
+    big = encode_request([b"SET", b"a", b"x" * 20_000])
+    reader, writer = await connected(server.port)
+    writer.write(encode_request([b"AUTH", b"wrong"]) + encode_request([b"GET", b"a"]) + big)
+    lines = (await asyncio.wait_for(reader.read(-1), 5)).split(b"\r\n")
+    assert [each.split()[0] for each in lines[:3]] == [b"-WRONGPASS", b"-NOAUTH", b"-ERR"]
+    assert lines[2] == b"-ERR Protocol error: unauthenticated bulk length"
+    writer.close()
+    reader, writer = await connected(server.port)
+    writer.write(encode_request([b"AUTH", b"wrong"]) + b"*1\r\n$4\r\nPING\r\n" * 6_000)
+    assert (await asyncio.wait_for(reader.read(-1), 10)).startswith(b"-WRONGPASS")
+    writer.close()
+    assert server.waiting_bytes == 0
+
+
+async def test_idle_guests_make_room_for_new_ones_and_the_error_names_the_limit(store, access):
+    server = RespServer(store, RespServerLimits(guests_max=3, guest_seconds_max=600), access=access)
+    await server.listen("127.0.0.1", 0)
+    users = [await opened(server.port, "AUTH secret") for _ in range(3)]
+    idle = [await connected(server.port) for _ in range(3)]
+    users.append(await opened(server.port, "AUTH secret"))
+    gone = await asyncio.wait_for(idle[0][0].read(-1), 5)
+    assert gone.startswith(
+        b"-NOAUTH another client needs this place (a member takes 3 without AUTH (guests_max)"
+    )
+    for stream in users:
+        assert await ask(stream, "PING") == "+PONG"
+    for stream in idle[1:]:
+        assert (await ask(stream, "AUTH secret")) == "+OK"
+    assert server.facts()["evicted_unauthenticated_clients"] == 1
+    assert not access.guests
+    await server.close()
+
+
+async def test_idle_guests_make_room_where_all_places_are_taken(store, access):
+    limits = RespServerLimits(clients_max=3, guests_max=2, guest_seconds_max=600)
+    server = RespServer(store, limits, access=access)
+    await server.listen("127.0.0.1", 0)
+    first = await opened(server.port, "AUTH secret")
+    idle = [await connected(server.port) for _ in range(2)]
+    second = await opened(server.port, "AUTH secret")
+    assert await asyncio.wait_for(idle[0][0].read(-1), 5)
+    third = await opened(server.port, "AUTH secret")
+    assert await asyncio.wait_for(idle[1][0].read(-1), 5)
+    refused = (await played(server.port)).decode()
+    assert refused == "-ERR max number of clients reached: this member accepts 3 (clients_max)\r\n"
+    for stream in (first, second, third):
+        assert await ask(stream, "PING") == "+PONG"
+    await server.close()
+
+
+async def test_guests_whose_password_is_checked_keep_their_place(store, access, monkeypatch):
+    use(access, DEFAULT, CHOSEN)
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def find(*_):
+        begun.set()
+        await over.wait()
+        return CHOSEN.passwords[0]
+
+    monkeypatch.setattr(access.checker, "find", find)
+    server = RespServer(store, RespServerLimits(guests_max=1, guest_seconds_max=600), access=access)
+    await server.listen("127.0.0.1", 0)
+    checked = await connected(server.port)
+    checked[1].write(b"AUTH person hunter2\r\n")
+    await begun.wait()
+    refused = (await played(server.port)).decode()
+    assert refused == "-ERR max number of clients without AUTH reached: it is 1 (guests_max)\r\n"
+    over.set()
+    assert await checked[0].readline() == b"+OK\r\n"
+    await server.close()
+
+
 async def test_who_does_not_authenticate_in_time_is_closed(store, access):
     server = RespServer(store, RespServerLimits(guest_seconds_max=2), access=access)
     await server.listen("127.0.0.1", 0)
     reader, writer = await connected(server.port)
     stays = await opened(server.port, "AUTH secret")
-    assert access.guests == 1
+    assert len(access.guests) == 1
     assert await asyncio.wait_for(reader.read(-1), 5) == b"-NOAUTH no AUTH within 2 seconds\r\n"
     writer.close()
     assert await ask(stays, "PING") == "+PONG"
     assert await ask(stays, "RESET") == "+RESET"
-    assert access.guests == 1
+    assert len(access.guests) == 1
     assert (await asyncio.wait_for(stays[0].read(-1), 5)).startswith(b"-NOAUTH no AUTH")
-    assert access.guests == 0
+    assert len(access.guests) == 0
     await server.close()
 
 
@@ -472,7 +569,7 @@ async def test_thousands_who_do_not_authenticate_take_bounded_memory(store, acce
         for writer in writers:
             writer.write(part)
         await until(lambda: server.waiting_bytes >= 1000 * 26_000)
-        assert access.guests == 1000
+        assert len(access.guests) == 1000
         assert server.waiting_bytes <= 1000 * GUEST_HELD_BYTES_MAX
         size = tracemalloc.get_traced_memory()[0]
     finally:

@@ -330,7 +330,7 @@ async def test_clients_are_limited(store):
     assert await reader.readline() == b"+PONG\r\n"
     assert (
         await talk(server.port, b"", until_closed=True)
-        == b"-ERR max number of clients reached: this member accepts 1\r\n"
+        == b"-ERR max number of clients reached: this member accepts 1 (clients_max)\r\n"
     )
     writer.close()
     await server.close()

@@ -55,10 +55,14 @@ class KeyPattern(NamedTuple):
 
 
 class Denial(NamedTuple):
-    """Why a request is refused. `reason` is command, key, channel or keyspace; `what` is the one refused."""
+    """Why a request is refused. `reason` is command, key, channel or keyspace; `what` is the one refused.
+
+    `too_many`: the request has more keys or channels than can be compared with the patterns of the user.
+    """
 
     reason: str
     what: bytes
+    too_many: bool = False
 
     @property
     def failure(self) -> Failure:
@@ -69,6 +73,11 @@ class Denial(NamedTuple):
             text = f"to use the keyspace '{text_of(self.what)}'"
         else:
             text = f"to access one of the {self.reason}s used as arguments"
+        if self.too_many:
+            text += (
+                f": to compare them with its patterns takes more than {MATCH_STEPS_MAX} steps"
+                f" (MATCH_STEPS_MAX); send fewer {self.reason}s at once"
+            )
         return Failure("NOPERM", f"this user has no permissions {text}")
 
     @property
@@ -140,7 +149,8 @@ def may_run(user: User, name: bytes, request: Sequence[bytes], keyspace: bytes) 
         return None if nothing else may_run(user, inner[0].upper(), inner, keyspace)
     keys, needs = keys_of(name, request)
     if steps_of(user, name, request) > MATCH_STEPS_MAX:
-        return Denial("key", keys[0]) if keys else Denial("channel", channels_of(name, request)[0])
+        kind, first = ("key", keys[0]) if keys else ("channel", channels_of(name, request)[0])
+        return Denial(kind, first, too_many=True)
     if user.keyspaces and (denied := _refused_keyspace(user, name, keyspace, bool(keys))) is not None:
         return denied
     if keys and (key := _refused_key(user, keys, needs)) is not None:

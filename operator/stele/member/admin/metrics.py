@@ -110,7 +110,7 @@ class Metrics(Collector):
             denied.add_metric([reason], count)
         yield denied
         text = "Connections that have to authenticate and have not yet."
-        yield _gauge("stele_unauthenticated_clients", text, access.guests)
+        yield _gauge("stele_unauthenticated_clients", text, len(access.guests))
         text = (
             "Whether the file of users cannot be read, so that changes have no effect, and AUTH is not off."
         )

@@ -75,6 +75,19 @@ class Client(Protocol):
         ...
 
 
+class Guest(Protocol):
+    """A connection that has to authenticate."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is unanswered."""
+        ...
+
+    def give_way(self) -> None:
+        """Close, to make room."""
+        ...
+
+
 class Session(Protocol):
     """The part of a client's session that is used here."""
 
@@ -109,8 +122,8 @@ class FileState(NamedTuple):
 class Access:
     """Users and level of one member. `level` is None until a master has told it: then users must log in.
 
-    `file` is that of the users; while it cannot be read, those of before stay. `guests` counts connections
-    that have to authenticate.
+    `file` is that of the users; while it cannot be read, those of before stay. `guests` are connections that
+    have to authenticate, oldest first.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +134,7 @@ class Access:
         self.checker = PasswordChecker()
         self._failed = FailedLogins(now)
         self._sessions: Callable[[], Iterable[Session]] = tuple
-        self.guests = 0
+        self.guests: dict[Guest, None] = {}
 
     def connect(self, sessions: Callable[[], Iterable[Session]]) -> None:
         """Apply changes to these sessions from now on."""
@@ -262,12 +275,6 @@ class Access:
             found.append(each)
         return found
 
-    # -- clients that have not authenticated
-
-    def count_guests(self, by: int) -> None:
-        """Count a connection that has to authenticate, or -1 for one that does not any more."""
-        self.guests += by
-
     def facts(self) -> dict[str, str | int]:
         """Return the fields of INFO, by Redis' names where it has them."""
         counts = self.log.counts
@@ -276,7 +283,7 @@ class Access:
             "acl_access_denied_cmd": counts["command"],
             "acl_access_denied_key": counts["key"] + counts["keyspace"],
             "acl_access_denied_channel": counts["channel"],
-            "unauthenticated_clients": self.guests,
+            "unauthenticated_clients": len(self.guests),
         }
 
 

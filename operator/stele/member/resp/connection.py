@@ -22,6 +22,7 @@ from stele.member.resp.limits import (
     CUT_SECONDS,
     GUEST_ARGUMENT_BYTES_MAX,
     GUEST_ARGUMENTS_MAX,
+    GUEST_BEHIND_AUTH_BYTES_MAX,
     GUEST_HELD_BYTES_MAX,
     GUEST_OUTPUT_BYTES_MAX,
     RespServerLimits,
@@ -60,7 +61,7 @@ class ConnectionHost(Host, Protocol):
         self, address: str, kind: ClientPort, connection: "ClientConnection"
     ) -> ClientSession: ...
 
-    def admit(self, connection: "ClientConnection") -> bool: ...
+    def admit(self, connection: "ClientConnection") -> str: ...
 
     def forget(self, connection: "ClientConnection") -> None: ...
 
@@ -111,12 +112,8 @@ class ClientConnection(asyncio.Protocol):
         tls = transport.get_extra_info("ssl_object")
         self.session.tls = "" if tls is None else tls.version()
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
-        if not self._server.admit(self):
-            self._transport.write(
-                b"-ERR max number of clients reached: this member accepts %d\r\n" % self._limits.clients_max
-            )
-            self._transport.close()
-            self._stopping = True
+        if refused := self._server.admit(self):
+            self._refuse(refused)
         else:
             self.update_access()
             if self._server.stopping:
@@ -146,10 +143,9 @@ class ClientConnection(asyncio.Protocol):
         if self._server.waiting_bytes > self._limits.waiting_bytes_max:
             self._refuse_bytes()
             return
-        if self._until_known is not None and self._held_bytes > GUEST_HELD_BYTES_MAX:
-            self._refuse(f"requests of more than {GUEST_HELD_BYTES_MAX} bytes before AUTH", "NOAUTH")
+        if self._holds_too_much():
             return
-        if reader.error is not None or self._is_full():
+        if reader.error is not None or reader.stopped or self._is_full():
             self._pause()
         if self.busy:
             return
@@ -157,6 +153,24 @@ class ClientConnection(asyncio.Protocol):
             self._go_on()
         else:
             self._hold_rest()
+
+    def _holds_too_much(self) -> bool:
+        """Close, and return True, when a client sends too much before it has authenticated."""
+        most = GUEST_BEHIND_AUTH_BYTES_MAX if self._reader.stopped else GUEST_HELD_BYTES_MAX
+        if self._until_known is None or self._held_bytes <= most:
+            return False
+        self._refuse(f"requests of more than {most} bytes before AUTH", "NOAUTH")
+        self._queue.clear()
+        return True
+
+    def _read_on(self) -> bool:
+        """Read what was sent together with an AUTH that has run; return whether there are requests."""
+        if self._reader.stopped and not (self._stopping or self.session.quitting):
+            before = self._reader.arguments
+            self._queue += self._reader.go_on()
+            self._hold(self._held_bytes + ARGUMENT_BYTES * (self._reader.arguments - before))
+            return not self._holds_too_much() and bool(self._queue)
+        return False
 
     @property
     def busy(self) -> bool:
@@ -166,14 +180,7 @@ class ClientConnection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Run queued requests: in the common batch where possible, else in a task."""
         while self._queue and self._writable.is_set():
-            try:
-                batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
-            except Exception:
-                # What leaves a callback of the loop would end the process, and all its connections.
-                log.exception(_DEFECT, self.session.address)
-                self._queue.clear()
-                self._transport.close()
-                return
+            batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
             if batch is None:
                 break
             del self._queue[: len(batch.replies)]
@@ -315,12 +322,12 @@ class ClientConnection(asyncio.Protocol):
 
     def update_access(self) -> None:
         """Hold a client to the limits of those who have not authenticated, while it is one of them."""
-        guest = self.session.guard is NOBODY and not self._gone
+        guest = self.session.guard is NOBODY and not (self._gone or self._transport.is_closing())
         if guest is (self._until_known is not None):
             return
         high = self._limits.output_bytes_high
         if guest:
-            self._server.access.count_guests(1)
+            self._server.access.guests[self] = None
             seconds = self._limits.guest_seconds_max
             self._until_known = asyncio.get_running_loop().call_later(seconds, self._expire)
             self._reader.limit(GUEST_ARGUMENTS_MAX, GUEST_ARGUMENT_BYTES_MAX)
@@ -334,7 +341,7 @@ class ClientConnection(asyncio.Protocol):
         if self._until_known is not None:
             self._until_known.cancel()
             self._until_known = None
-            self._server.access.count_guests(-1)
+            self._server.access.guests.pop(self, None)
 
     def _expire(self) -> None:
         """Close, since nobody has authenticated in time."""
@@ -343,6 +350,13 @@ class ClientConnection(asyncio.Protocol):
         elif not self._transport.is_closing():
             self._refuse(f"no AUTH within {self._limits.guest_seconds_max:g} seconds", "NOAUTH")
             self._queue.clear()
+
+    def give_way(self) -> None:
+        """Close, since the place is needed for a client that has just connected."""
+        most = f"{self._limits.guests_max} without AUTH (guests_max), {self._limits.clients_max} in all"
+        text = f"another client needs this place (a member takes {most}): send AUTH at once after connecting"
+        self._refuse(text, "NOAUTH")
+        self._end_until_known()
 
     def cut(self) -> None:
         """Run nothing more and close, since the client's rights have ended."""
@@ -408,7 +422,7 @@ class ClientConnection(asyncio.Protocol):
                 await self._until_written()
             if begun is not None:
                 await runner.complete(begun.requests, begun.replies)
-            while self._queue and not self._transport.is_closing():
+            while (self._queue or self._read_on()) and not self._transport.is_closing():
                 await self._batch(runner)
         except ConnectionResetError:
             pass  # The client disconnected; remaining requests are dropped.
@@ -440,7 +454,7 @@ class ClientConnection(asyncio.Protocol):
             self._queue.clear()
         if not self._queue:
             self._hold_rest()
-        if self._reader.error is None and not self._is_full():
+        if self._reader.error is None and not self._reader.stopped and not self._is_full():
             self._resume()
 
     async def _put(self, out: list[bytes]) -> None:

@@ -7,6 +7,8 @@ GUEST_ARGUMENT_BYTES_MAX = 16 * 1024
 """Arguments of a request of a client that has to authenticate, and bytes of each, as in Redis."""
 GUEST_HELD_BYTES_MAX = 64 * 1024
 """All that such a client has sent and that was not answered."""
+GUEST_BEHIND_AUTH_BYTES_MAX = 512 * 1024
+"""The same while an AUTH runs: what was sent together with it is judged after it."""
 GUEST_OUTPUT_BYTES_MAX = 16 * 1024
 """Replies that such a client has not read; then it gets no more until it reads."""
 CUT_SECONDS = 2.0

@@ -107,6 +107,7 @@ class RespServer:
         self._counts = {
             "total_connections_received": 0,
             "rejected_connections": 0,
+            "evicted_unauthenticated_clients": 0,
             "total_commands_processed": 0,
         }
 
@@ -200,17 +201,26 @@ class RespServer:
             "tls_required_refused": 0 if tls is None else tls.refused,
         }
 
-    def admit(self, connection: ClientConnection) -> bool:
-        """Register a connection; False when there is no room."""
+    def admit(self, connection: ClientConnection) -> str:
+        """Register a connection; return why not, when there is no room.
+
+        The client that has waited longest without an AUTH makes room.
+        """
         self._counts["total_connections_received"] += 1
-        guest = connection.session.guard is NOBODY
-        if len(self._open) >= self.limits.clients_max or (
-            guest and self.access.guests >= self.limits.guests_max
-        ):
-            self._counts["rejected_connections"] += 1
-            return False
+        most, guests_max, guests = self.limits.clients_max, self.limits.guests_max, self.access.guests
+        full, guest = len(self._open) >= most, connection.session.guard is NOBODY
+        if full or (guest and len(guests) >= guests_max):
+            oldest = next((each for each in guests if not each.busy), None)
+            if oldest is None:
+                self._counts["rejected_connections"] += 1
+                if full:
+                    return f"max number of clients reached: this member accepts {most} (clients_max)"
+                return f"max number of clients without AUTH reached: it is {guests_max} (guests_max)"
+            self._counts["evicted_unauthenticated_clients"] += 1
+            oldest.give_way()
+            self._open.discard(oldest)
         self._open.add(connection)
-        return True
+        return ""
 
     def forget(self, connection: ClientConnection) -> None:
         """Unregister a closed connection."""
@@ -242,7 +252,7 @@ class RespServer:
         if session.guard is not None:
             if not self.turn_budget.fits(1):
                 return ConnectionBatch([], [], 0, finish)
-            queue = self.access.leading(session, leading(queue)[0])
+            queue = self._allowed(session, queue)
             if not queue:
                 return None
         if session.seen is not None or session.keyspace in self._aside:
@@ -254,6 +264,15 @@ class RespServer:
         if batch is not None:
             self.count(len(batch.replies))
         return batch
+
+    def _allowed(self, session: ClientSession, queue: list[Request]) -> list[Request]:
+        """Return the leading requests that the client may run at once."""
+        try:
+            return self.access.leading(session, leading(queue)[0])
+        except Exception:
+            # What leaves a callback of the loop would end the process. In its task it ends this connection.
+            log.exception("requests of %s cannot be checked", session.address)
+            return []
 
     def _gather_here(
         self, session: ClientSession, queue: list[Request], finish: Callable[[ConnectionBatch], None]
