@@ -9,6 +9,7 @@ import pytest
 from stele.adapters.kubernetes.api import CONFIG_MAPS, Api
 from stele.adapters.kubernetes.login import log_in
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.core.security.level import InternalTls
 from stele.core.table.table import Member, Partition
 from stele.errors import BadInput, Conflict, Corrupt, Uncertain
 from stele.master.loop import fresh_head
@@ -95,7 +96,7 @@ async def begun(table: Place) -> tuple[TableStore, Any]:
     """A store that leads over a table with two members and with rows."""
     store = table.store()
     table_snapshot = await store.take_over(FRESH)
-    head = replace(table_snapshot.head, members=MEMBERS, next_member_index=2)
+    head = replace(table_snapshot.head, members=MEMBERS, next_member_index=2, member_tls=InternalTls.DIAL)
     await store.write_head(head)
     for number in LENGTHS:
         await store.write_shard(number, rows(number))
@@ -117,6 +118,7 @@ async def test_the_next_master_finds_what_was_written(table: Place) -> None:
     await begun(table)
     table_snapshot = await table.store().take_over(FRESH)
     assert (table_snapshot.head.epoch, table_snapshot.head.members) == (2, MEMBERS)
+    assert table_snapshot.head.member_tls is InternalTls.DIAL
     assert table_snapshot.table.partitions == (*rows(0), *rows(1))
     assert dict(table_snapshot.table.members) == {0: MEMBERS[0], 1: MEMBERS[1]}
 

@@ -1,5 +1,9 @@
 """TLS among members: the level is stored, raised and lowered step by step, and survives what is lost."""
 
+import random
+
+import pytest
+
 from stele.core.control.member_tls import WantedTls
 from stele.core.formats import SPOKEN
 from stele.core.security.level import STEPS, InternalTls
@@ -94,3 +98,43 @@ async def test_recovered_volumes_bring_the_highest_of_their_levels() -> None:
     await harness.until_quiet()
     assert harness.head().member_tls is InternalTls.REQUIRED
     assert {each.tls for each in harness.world.volumes.values()} == {InternalTls.REQUIRED}
+
+
+async def happen(harness: Harness, dice: random.Random) -> None:
+    """One thing that may happen to a cluster whose owner changes their mind."""
+    index = dice.randrange(3)
+    match dice.choice(["wish", "wish", "not ready", "kill", "revive", "cut", "heal", "restart"]):
+        case "wish":
+            wanted = dice.choice([InternalTls.REQUIRED, InternalTls.OFF])
+            harness.change_spec(member_tls=WantedTls(wanted, may_fall=True))
+        case "not ready":
+            harness.change_spec(member_tls=WantedTls(None))
+        case "kill" if index in harness.world.pods and harness.world.volumes[index].alive:
+            harness.kill(index)
+        case "revive" if index in harness.world.pods and not harness.world.volumes[index].alive:
+            harness.revive(index)
+        case "cut" if index in harness.world.pods:
+            harness.cut(index)
+        case "heal":
+            harness.net.cut.clear()
+        case "restart":
+            await harness.restart()
+    await harness.ticks(dice.randrange(1, 8), dice.choice([0.05, 0.5]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_two_members_can_dial_each_other_at_any_moment(seed: int) -> None:
+    """The harness looks at that after each exchange; in the end the wish comes true."""
+    dice, harness = random.Random(seed), await formed(members=3, partitions=4)
+    for _ in range(40):
+        await happen(harness, dice)
+    harness.net.cut.clear()
+    for index, volume in list(harness.world.volumes.items()):
+        if index in harness.world.pods and not volume.alive:
+            harness.revive(index)
+    harness.change_spec(member_tls=REQUIRED)
+    await harness.ticks(60, 1.0)
+    await harness.until_quiet()
+    assert harness.head().member_tls is InternalTls.REQUIRED
+    listed = harness.table().members
+    assert {harness.world.volumes[index].tls for index in listed} == {InternalTls.REQUIRED}
