@@ -25,6 +25,7 @@ from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.settings import Settings
 from stele.model import TabletCluster
+from stele.model.security import LOWER_CLIENTS
 from stele.wire.identity import identity_digest
 from tests.fakes.objects import body
 from tests.fakes.pki import edited
@@ -313,6 +314,54 @@ async def test_tls_among_members_falls_with_the_spec_and_the_annotation_together
 BOTH = {"security": {"clients": {"tls": "Required", "clientCertificates": "Require", "auth": "Required"}}}
 
 
+LEVELS = [
+    ("tls", "Off", "tls stays Required until the annotation stele.dev/lower-client-tls is Off, too"),
+    (
+        "tls",
+        "Optional",
+        "tls stays Required until the annotation stele.dev/lower-client-tls is Opt",
+    ),
+    ("clientCertificates", "Allow", "stele.dev/lower-client-certificates is Allow, too"),
+    ("auth", "Off", "auth stays Required until the annotation stele.dev/lower-client-auth is Off, too"),
+]
+
+
+@pytest.mark.parametrize(("name", "level", "text"), LEVELS, ids=lambda each: each)
+async def test_what_clients_must_bring_falls_with_the_spec_and_an_annotation_together(
+    scene: Scene, name: str, level: str, text: str
+) -> None:
+    await scene.begin(**BOTH)
+    await scene.rounds_until_quiet()
+    await scene.round()
+
+    def told() -> tuple[str | None, ...]:
+        found = scene.world.desired().member_settings
+        return found.client_tls, found.client_certificates, found.auth
+
+    def fallen() -> tuple[str | None, ...]:
+        changed = {"tls": "Required", "clientCertificates": "Require", "auth": "Required", name: level}
+        if changed["tls"] == "Off":
+            changed["clientCertificates"] = "Ignore"
+        return tuple(changed.values())
+
+    clients = dict(BOTH["security"]["clients"]) | {name: level}
+    if clients["tls"] == "Off":
+        del clients["clientCertificates"]
+    wrong = {LOWER_CLIENTS["tls" if name == "auth" else "auth"]: level, "stele.dev/paused": "false"}
+    await scene.change(security={"clients": clients}, annotations=wrong)
+    await scene.round(2)
+    assert told() == ("Required", "Require", "Required")
+    assert text in (await scene.condition("Secured"))[2]
+    scene.restart()
+    await scene.round()
+    assert told() == ("Required", "Require", "Required")
+    field = {"clientCertificates": "client_certificates"}.get(name, name)
+    await scene.change(annotations={LOWER_CLIENTS[field]: level})
+    await scene.round(2)
+    assert told() == fallen()
+    assert text not in (await scene.condition("Secured"))[2]
+
+
 @pytest.mark.parametrize("refuses", [False, True], ids=["with rights", "without rights"])
 async def test_a_new_cluster_is_closed_from_its_first_message_on(scene: Scene, refuses: bool) -> None:
     scene.api.refuses = refuses
@@ -355,7 +404,7 @@ async def test_a_level_that_was_reached_stays_for_a_new_master_and_a_renewed_cer
         liveness.report = None
     await scene.round()
     assert scene.told == "Required"
-    await scene.change(security={"clients": {"tls": "Off"}})
+    await scene.change(security={"clients": {"tls": "Off"}}, annotations={LOWER_CLIENTS["tls"]: "Off"})
     await scene.round()
     assert scene.told == "Off"
     assert await scene.exists("demo-ca")

@@ -10,6 +10,7 @@ from stele.adapters.kubernetes.api import SECRETS, USERS
 from stele.core.kv.acl import PATTERNS_MAX
 from stele.master.tablet_users import report_without_cluster
 from stele.master.user_passwords import LOOK_SECONDS, LOOKS_PER_ROUND_MAX, RENEW
+from stele.model.security import LOWER_CLIENTS
 from stele.wire.users import Scrypt, UserEntry, decode_users, encode_users, generated_hash, read_hash
 from tests.contract.test_certificates import BOTH, Killed, Scene
 from tests.fakes.objects import body
@@ -389,7 +390,7 @@ async def test_users_are_there_before_passwords_are_asked_for(scene: Scene) -> N
     await scene.round(2)
     assert set(await users_of(scene)) == {"default", "shop"}
     assert scene.world.desired().auth is None
-    await scene.change(security={})
+    await scene.change(security={}, annotations={LOWER_CLIENTS["auth"]: "Off"})
     await delete(scene, "shop")
     await scene.round(2)
     assert set(await users_of(scene)) == {"default"}

@@ -9,6 +9,7 @@ from stele.master.kstatus import Observed
 from stele.master.view import SecurityFacts
 from stele.model import TabletCluster
 from stele.model.conditions import ConditionType, Reason
+from stele.model.security import clients_of
 
 
 def client_security(cluster: TabletCluster, facts: SecurityFacts) -> list[Observed]:
@@ -19,7 +20,7 @@ def client_security(cluster: TabletCluster, facts: SecurityFacts) -> list[Observ
 
 
 def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
-    type_, asked = ConditionType.SECURED, cluster.spec.security.clients
+    type_, asked = ConditionType.SECURED, cluster.clients
     lacking = [
         f"spec.security.clients.{name} is {value.value}"
         for name, value, most in (
@@ -43,11 +44,18 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
 
 
 def _kept(cluster: TabletCluster, level: InternalTls) -> str:
-    """Return what has to be done so that TLS among members falls as the spec says, or nothing."""
+    """Return what has to be done so that levels fall as the spec says, or nothing."""
     falls = cluster.metadata.annotations.get(LOWER_MEMBER_TLS) == InternalTls.OFF
-    if cluster.spec.security.members.asks_tls or level is InternalTls.OFF or falls:
-        return ""
-    return f"; TLS among members stays {level} until the annotation {LOWER_MEMBER_TLS} is Off, too"
+    kept = [
+        f"; spec.security.clients.{each.field} stays {each.level} until the annotation {each.annotation} is"
+        f" {each.asked}, too"
+        for each in clients_of(
+            cluster.spec.security.clients, cluster.status.security, cluster.metadata.annotations
+        )[1]
+    ]
+    if not (cluster.spec.security.members.asks_tls or level is InternalTls.OFF or falls):
+        kept.append(f"; TLS among members stays {level} until the annotation {LOWER_MEMBER_TLS} is Off, too")
+    return "".join(kept)
 
 
 def _open(lacking: list[str], level: InternalTls) -> Iterator[str]:

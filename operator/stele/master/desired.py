@@ -18,7 +18,7 @@ LOWER_MEMBER_TLS = "stele.dev/lower-member-tls"
 def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
     """Return what one decision needs of the cluster's spec and annotations."""
     spec = cluster.spec
-    clients = spec.security.clients
+    clients = cluster.clients
     detection = spec.failure_detection
     return DesiredSpec(
         members=spec.members,

@@ -66,7 +66,7 @@ class ClusterSecurity:
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
-        clients, before = cluster.spec.security.clients, cluster.status.security
+        clients, before = cluster.clients, cluster.status.security
         if _is_new(cluster):
             self._begun_closed = self._asks_tls(cluster) or _asks_auth(cluster)
             return desired
@@ -240,7 +240,7 @@ def _behind(state: State) -> str:
 
 
 def _asks_auth(cluster: TabletCluster) -> bool:
-    return cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
+    return cluster.clients.asked_auth is ClientAuth.REQUIRED
 
 
 def _reported(state: State | None, what: Callable[[ExchangeReply], str]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class Users:
 
     def wanted(self, cluster: TabletCluster) -> bool:
         """Return whether a file is needed, or one has users that are gone."""
-        asked = cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
+        asked = cluster.clients.asked_auth is ClientAuth.REQUIRED
         return asked or bool(self.objects.declared()) or bool(self._files.get(self._digest))
 
     async def ensure(self, cluster: TabletCluster, now: float) -> None:
@@ -96,7 +96,7 @@ class Users:
         if not known and self.objects.pending:
             return
         users = dict(self.objects.entries)
-        asked = cluster.spec.security.clients.asked_auth is ClientAuth.REQUIRED
+        asked = cluster.clients.asked_auth is ClientAuth.REQUIRED
         if DEFAULT_USER not in users and (asked or DEFAULT_USER in known):
             users[DEFAULT_USER] = await self._default(cluster, mark, now)
         content = Content({USERS_KEY: await self._encode(tuple(users.values()))})

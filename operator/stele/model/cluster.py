@@ -25,7 +25,7 @@ from stele.model.common import (
     whole,
 )
 from stele.model.pod_template import PodTemplate
-from stele.model.security import Security
+from stele.model.security import ClientSecurity, Security, clients_of
 
 ROLLBACK_COPIES = "stele.dev/rollback-copies"
 """Annotation of a TabletCluster: the state whose change rolls copies back instead of waiting for them."""
@@ -486,6 +486,11 @@ class TabletCluster(Resource):
     kind: str = "TabletCluster"
     spec: TabletClusterSpec
     status: TabletClusterStatus = Field(default_factory=TabletClusterStatus)
+
+    @property
+    def clients(self) -> ClientSecurity:
+        """Return what clients must bring: the spec, but for what does not fall without an annotation."""
+        return clients_of(self.spec.security.clients, self.status.security, self.metadata.annotations)[0]
 
     @property
     def volumes_uid(self) -> str:

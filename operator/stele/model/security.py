@@ -1,10 +1,14 @@
 """spec.security of a TabletCluster: what clients must bring, and TLS among members."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
+from stele.model.cluster_status import SecurityStatus
 from stele.model.common import Model, cel
 
 
@@ -67,6 +71,46 @@ class MembersSecurity(Model):
     @property
     def takes_expired(self) -> bool:
         return self.grace_expired is not False
+
+
+LOWER_CLIENTS = {
+    "tls": "stele.dev/lower-client-tls",
+    "client_certificates": "stele.dev/lower-client-certificates",
+    "auth": "stele.dev/lower-client-auth",
+}
+"""Annotations of a TabletCluster, by field: it may fall to the level that both the spec and this have."""
+
+
+class Kept(NamedTuple):
+    """A field that does not fall as the spec asks, what stays, and which annotation it needs."""
+
+    field: str
+    level: str
+    annotation: str
+    asked: str
+
+
+def clients_of(
+    asked: ClientSecurity, before: SecurityStatus, annotations: Mapping[str, str]
+) -> tuple[ClientSecurity, tuple[Kept, ...]]:
+    """Return what clients must bring, and what of it is kept from `before` as its annotation is missing."""
+    kept: dict[str, Kept] = {}
+    levels: dict[str, StrEnum] = {}
+    for name, now, wanted in (
+        ("tls", before.tls, asked.asked_tls),
+        ("client_certificates", before.client_certificates, asked.asked_certificates),
+        ("auth", before.auth, asked.asked_auth),
+    ):
+        falls = now is not None and _rank(wanted) < _rank(now)
+        if name == "client_certificates" and levels.get("tls", asked.asked_tls) is ClientTls.OFF:
+            falls = False
+        if now is not None and falls and annotations.get(LOWER_CLIENTS[name]) != wanted:
+            levels[name], kept[name] = now, Kept(to_camel(name), now, LOWER_CLIENTS[name], wanted)
+    return asked.model_copy(update=levels), tuple(kept.values())
+
+
+def _rank(level: StrEnum) -> int:
+    return list(type(level)).index(level)
 
 
 class Security(Model):
