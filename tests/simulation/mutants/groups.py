@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from stele.core.control.rebalance import groups
 from stele.member.replication.routes import Routes
+from stele.member.serving.backup_reads import BackupReads
 from tests.simulation.group_clients import OWN
 from tests.simulation.history import LINEARIZABLE
 from tests.simulation.mutants.plant import Mutants
@@ -27,7 +28,15 @@ def added_while_there_are_entries() -> AbstractContextManager[Any]:
     return patch.object(groups, "_is_vacant", lambda *_: True)
 
 
+def every_copy_answers() -> AbstractContextManager[Any]:
+    """A member answers reads of a Replicated keyspace whenever it has a copy."""
+    return patch.object(
+        BackupReads, "_backup_may_answer", lambda _self, replica, *_: bool(replica.tablet.named)
+    )
+
+
 GROUPS: Mutants = {
     routed_by_the_main_partitions: ("groups", 1, OWN),
     added_while_there_are_entries: ("groups", 0, LINEARIZABLE),
+    every_copy_answers: ("groups", 2, "reads from backups are recent, and in order"),
 }

@@ -98,7 +98,7 @@ TRANSACTIONS: Mutants = {
     changes_logged_in_two_operations: ("transfer", 0, SUMS),
     watches_forgotten: ("transfer", 0, SUMS),
     later_reads_not_compared: ("transfer", 3, SUMS),
-    exec_sent_again: ("transfer", 2, SERIALIZABLE),
+    exec_sent_again: ("transfer", 27, SERIALIZABLE),
     unknown_told_as_not_done: ("transfer", 19, SERIALIZABLE),
     nothing_is_locked: ("transfer", 1, SUMS),
     decided_in_memory_alone: ("transfer", 16, SUMS),
