@@ -102,6 +102,6 @@ TRANSACTIONS: Mutants = {
     unknown_told_as_not_done: ("transfer", 19, SERIALIZABLE),
     nothing_is_locked: ("transfer", 1, SUMS),
     decided_in_memory_alone: ("transfer", 16, SUMS),
-    outcomes_forgotten_at_once: ("struck", 45, SUMS),
+    outcomes_forgotten_at_once: ("struck", 48, SUMS),
     locks_not_rebuilt: ("struck", 24, TRANSACTIONS_END),
 }
