@@ -13,7 +13,7 @@ from stele.core.control.requests import NamedHandover
 from stele.core.placement.migration import Type
 from stele.core.security.level import InternalTls
 from stele.core.table.groups import DesiredGroup
-from tests.master.checks import check_state, lost_partitions, served
+from tests.master.checks import absent, check_state, lost_partitions, served
 from tests.master.fuse import Crash, Fuse
 from tests.master.harness import Harness
 
@@ -170,11 +170,6 @@ async def _quiet(harness: Harness) -> None:
         forming = not any(row.version for row in harness.table().partitions)
         await pass_seconds(harness, int(FORMING_SECONDS if forming else TIMING.silence + TIMING.grace) + 1)
         await harness.until_quiet(quiet=QUIET_TICKS)
-
-
-def absent(harness: Harness) -> bool:
-    """Whether somebody's place may still be kept."""
-    return bool(harness.net.cut) or any(not member.alive for member in harness.world.volumes.values())
 
 
 async def heal(harness: Harness) -> None:
