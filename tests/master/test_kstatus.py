@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 from msgspec import structs
 
-from stele.adapters.kubernetes.api import KEYSPACES
+from stele.adapters.kubernetes.api import KEYSPACES, USERS
 from stele.core.control.commands import ExchangeReply, OpId, TabletReport
 from stele.core.control.failure_detector import Life, MemberObject, PodFacts
 from stele.core.control.operations.move import MigrationOperation, Step
@@ -25,6 +26,8 @@ from stele.master.keyspace_sizes import EMPTY, Size
 from stele.master.keyspaces import KeyspaceObjects
 from stele.master.lost_volumes import VOLUME_CONFLICT
 from stele.master.member_status import member_status
+from stele.master.tablet_users import UserObjects
+from stele.master.user_passwords import KnownPassword
 from stele.master.view import View
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster_status import TabletClusterStatus
@@ -456,6 +459,26 @@ def test_a_keyspace_with_partitions_of_its_own() -> None:
 def test_a_keyspace_whose_partitions_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.core.table.groups.PARTITIONS_MAX", 1)
     assert judged_of(Settings(), None) == ("Failed", "TooManyPartitions")
+
+
+async def judged_user(known: KnownPassword) -> tuple[str, str]:
+    """Return the verdict on a user, when that is known of its password."""
+    passwords: Any = SimpleNamespace(of=lambda _: known, look=AsyncMock())
+    cache = Cache(lambda _kind, _stored: None)
+    meta = {"name": "shop", "namespace": "ns", "uid": "1", "generation": 3, "resourceVersion": "1"}
+    cache.put(USERS, {"metadata": meta, "spec": {"cluster": "demo", "password": {"generated": True}}})
+    users = UserObjects(cache, "ns", "demo", passwords)
+    await users.look({}, AsyncMock(), 0.0)
+    ((_, shown),) = users.statuses({}, None, NOON)
+    return judged(shown, 3)
+
+
+async def test_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    unusable = KnownPassword("", 0.0, problem=(Reason.PASSWORD_UNUSABLE, "Secret shop has no password"))
+    assert await judged_user(KnownPassword("", 0.0)) == ("Current", "AsDesired")
+    assert await judged_user(unusable) == ("Failed", "PasswordUnusable")
+    monkeypatch.setattr("stele.master.tablet_users.USERS_MAX", 1)
+    assert await judged_user(KnownPassword("", 0.0)) == ("Failed", "TooManyUsers")
 
 
 OTHERS = {
