@@ -38,7 +38,7 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self.sender = OTHER
         self.full = False
-        self.ready = True
+        self.ready = self.takes_requests = True
         self.requests: dict[int, Any] = {}
         self.largest = 0
 
