@@ -231,7 +231,7 @@ async def later(scene: Scene, rounds: int = 2) -> None:
 
 async def test_a_user_is_declared_known_to_members_and_deleted(scene: Scene) -> None:
     await scene.begin(**PASSWORDS)
-    await declare(scene, "shop", keyspaces=["shop"], limits={"connections": 7})
+    await declare(scene, "shop", keyspaces=["shop"], limits={"connections": 7, "bytesPerSecond": "2Mi"})
     await scene.round(2)
     found = await scene.data("shop-password")
     assert (found["username"], len(found["password"])) == (b"shop", 43)
@@ -239,7 +239,7 @@ async def test_a_user_is_declared_known_to_members_and_deleted(scene: Scene) -> 
     assert found["password"] not in file
     users = await users_of(scene)
     hashes = (generated_hash(found["password"]),)
-    assert users["shop"] == UserEntry("shop", hashes, tuple(RULES), ("shop",), True, 7)
+    assert users["shop"] == UserEntry("shop", hashes, tuple(RULES), ("shop",), True, 7, 2 * 1024 * 1024)
     assert set(users) == {"default", "shop"}
     stored = await scene.api.get(USERS, scene.namespace, "shop")
     (owner,) = (await scene.secret("shop-password"))["metadata"]["ownerReferences"]

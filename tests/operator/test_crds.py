@@ -240,6 +240,9 @@ CREATED_BADLY = [
     (user(acl=["~" + "a" * 256]), "spec.acl[0]: Too long"),
     (user(keyspaces=["a"] * 65), "spec.keyspaces: Too many"),
     (user(keyspaces=[""]), "spec.keyspaces[0]"),
+    (user(limits={"bytesPerSecond": "1"}), "spec.limits.bytesPerSecond must be from 1Ki to 1Ti"),
+    (user(limits={"bytesPerSecond": "2Ti"}), "spec.limits.bytesPerSecond must be from 1Ki to 1Ti"),
+    (user(limits={"bytesPerSecond": "fast"}), "spec.limits.bytesPerSecond must be a quantity of bytes"),
     (user(limits={"connections": 0}), "spec.limits.connections must be a whole number from 1 to 1000000"),
 ]
 

@@ -90,6 +90,7 @@ def raw(**fields):
         ({"rules": ["+nosuch"]}, "rules: Error in ACL rule '+nosuch'"),
         ({"keyspaces": ["7"]}, "keyspaces: keyspace is '7'"),
         ({"connections_max": -1}, "$.users[0].connections_max"),
+        ({"bytes_per_second": 5}, "bytes_per_second is 5; expected 0, or 1024 to"),
         ({"extra": 1}, "unknown field `extra`"),
     ],
 )

@@ -123,7 +123,15 @@ class UserObjects:
         if known is not None and known.problem is None:
             hashes = known.hashes
         connections = spec.limits.connections or 0
-        return UserEntry(model.user, hashes, spec.acl, spec.keyspaces, spec.enabled, connections)
+        return UserEntry(
+            model.user,
+            hashes,
+            spec.acl,
+            spec.keyspaces,
+            spec.enabled,
+            connections,
+            model.bytes_per_second,
+        )
 
     # -- statuses
 

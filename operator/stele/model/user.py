@@ -7,7 +7,17 @@ from pydantic import ConfigDict, Field
 from stele.core.kv.acl import RULE_BYTES_MAX, RULES_MAX
 from stele.core.kv.keyspaces import NAME_CHARACTERS_MAX as KEYSPACE_CHARACTERS_MAX
 from stele.core.kv.user_limits import CONNECTIONS_MAX, KEYSPACES_MAX, NAME, NAME_CHARACTERS_MAX
-from stele.model.common import CLUSTER_NAME_LENGTH, Model, Resource, cel, count, whole
+from stele.model.common import (
+    CLUSTER_NAME_LENGTH,
+    Model,
+    Quantity,
+    Resource,
+    cel,
+    count,
+    quantity,
+    quantity_bytes,
+    whole,
+)
 from stele.model.conditions import Conditions, conditions_field
 
 _NAME = f"^{NAME.pattern}$"
@@ -52,6 +62,16 @@ class UserLimits(Model):
         "spec.limits.connections", 1, CONNECTIONS_MAX, None, "leave it out for any number"
     )
     """Connections to each member; any number when omitted."""
+    bytes_per_second: Quantity | None = quantity(
+        "spec.limits.bytesPerSecond",
+        None,
+        (
+            "!isQuantity(self) || (quantity(self).compareTo(quantity('1Ki')) >= 0"
+            " && quantity(self).compareTo(quantity('1Ti')) <= 0)",
+            "spec.limits.bytesPerSecond must be from 1Ki to 1Ti; leave it out for any number",
+        ),
+    )
+    """Bytes that all connections to one member send and receive in a second; any number when omitted."""
 
 
 class TabletUserSpec(Model):
@@ -129,6 +149,12 @@ class TabletUser(Resource):
     def user(self) -> str:
         """Return the name of the user."""
         return self.spec.name or self.metadata.name
+
+    @property
+    def bytes_per_second(self) -> int:
+        """Return its limit, 0 for any number."""
+        given = self.spec.limits.bytes_per_second
+        return 0 if given is None else quantity_bytes(given)
 
     @property
     def secret(self) -> str:

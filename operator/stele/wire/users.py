@@ -20,7 +20,14 @@ from msgspec import Meta
 
 from stele.core.kv.acl import RULES_MAX, RuleError, User, compile_user
 from stele.core.kv.keyspaces import name_fault
-from stele.core.kv.user_limits import CONNECTIONS_MAX, KEYSPACES_MAX, NAME, NAME_CHARACTERS_MAX
+from stele.core.kv.user_limits import (
+    BYTES_PER_SECOND_MAX,
+    BYTES_PER_SECOND_MIN,
+    CONNECTIONS_MAX,
+    KEYSPACES_MAX,
+    NAME,
+    NAME_CHARACTERS_MAX,
+)
 from stele.errors import BadInput, Corrupt
 
 FORMAT = 1
@@ -44,6 +51,7 @@ class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `passwords` are those that are valid, hashed by `generated_hash` or `chosen_hash`; without any, nobody can
     log in. `rules` are those of `core.kv.acl`. `keyspaces` may be selected, the first one is where a
     connection begins; empty: all. `connections_max` counts those to one member; 0: any number.
+    `bytes_per_second` are those that they send and receive together; 0: any number.
     """
 
     name: str
@@ -52,6 +60,7 @@ class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keyspaces: Annotated[tuple[str, ...], Meta(max_length=KEYSPACES_MAX)] = ()
     active: bool = True
     connections_max: Annotated[int, Meta(ge=0, le=CONNECTIONS_MAX)] = 0
+    bytes_per_second: Annotated[int, Meta(ge=0, le=BYTES_PER_SECOND_MAX)] = 0
 
     def rights(self) -> User:
         """Return its compiled rights. Raises BadInput that names the field."""
@@ -135,6 +144,9 @@ def _fault(user: UserEntry) -> str | None:
             return f"{name}: {len(values)} values; at most {most} are possible"
     if not 0 <= user.connections_max <= CONNECTIONS_MAX:
         return f"connections_max is {user.connections_max}; expected 0 to {CONNECTIONS_MAX}"
+    least, most = BYTES_PER_SECOND_MIN, BYTES_PER_SECOND_MAX
+    if user.bytes_per_second and not least <= user.bytes_per_second <= most:
+        return f"bytes_per_second is {user.bytes_per_second}; expected 0, or {least} to {most}"
     for number, each in enumerate(user.passwords):
         if not _SHA256.fullmatch(each) and (fault := _scrypt_fault(each)) is not None:
             return f"passwords[{number}]: {fault}"

@@ -14,6 +14,7 @@ from stele.core.kv.acl import STEPS_AT_ONCE, Denial, User, may_run, steps_of
 from stele.core.kv.command_categories import WITHOUT_RIGHTS
 from stele.core.kv.commands import Failure
 from stele.member.resp.acl_log import AclLog
+from stele.member.resp.byte_rate import ByteRate
 from stele.member.resp.failed_logins import FailedLogins
 from stele.member.resp.passwords import NO_PASSWORDS, BusyError, PasswordChecker, Passwords
 from stele.wire.resp import Request
@@ -47,16 +48,17 @@ _WITHOUT_RIGHTS = frozenset(name.upper().encode() for name in WITHOUT_RIGHTS)
 class Account:
     """One user of the file. `guard` is what its connections are checked with, None when it may do all.
 
-    `connections` counts those of this member.
+    `connections` counts those of this member; `rate` limits what they send and receive, if anything does.
     """
 
-    __slots__ = ("connections", "entry", "guard", "passwords", "rights")
+    __slots__ = ("connections", "entry", "guard", "passwords", "rate", "rights")
 
     def __init__(self, entry: UserEntry, rights: User) -> None:
         self.entry, self.rights = entry, rights
         self.guard = None if rights.unrestricted else rights
         self.passwords = Passwords(entry.passwords)
         self.connections = 0
+        self.rate = ByteRate(entry.bytes_per_second) if entry.bytes_per_second else None
 
     def opened(self, by: int) -> None:
         """Count a connection that began, or -1 for one that ended."""

@@ -93,6 +93,8 @@ class ClientConnection(asyncio.Protocol):
         self._stopping = False
         self._half_close = False
         self._until_known: asyncio.TimerHandle | None = None
+        self._slowed: asyncio.TimerHandle | None = None
+        self._slow_until = 0.0
         self._last_words = ""
         self._quiet_since = float("inf")
         self._gone = False
@@ -125,6 +127,8 @@ class ClientConnection(asyncio.Protocol):
         self._queue.clear()
         self._hold(0)
         self._end_until_known()
+        if self._slowed is not None:
+            self._slowed.cancel()
         self.resume_writing()
         self.session.disconnected()
         if self._pushes is not None:
@@ -145,6 +149,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._holds_too_much():
             return
+        self._spend(len(data))
         if reader.error is not None or reader.stopped or self._is_full():
             self._pause()
         if self.busy:
@@ -179,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Run queued requests: in the common batch where possible, else in a task."""
-        while self._queue and self._writable.is_set():
+        while self._queue and self._writable.is_set() and self._slowed is None:
             batch = self._server.gather(self.session, self._queue, self._held_bytes, self._finish)
             if batch is None:
                 break
@@ -217,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
     def _answer(self, batch: ConnectionBatch) -> None:
         out: list[bytes] = []
         encode_all(batch.replies, out, self.session.resp3)
-        self._transport.write(b"".join(out))
+        self._write(b"".join(out))
         if self._pushes is not None:
             self._write_pushes(self._pushes)
 
@@ -276,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
         if not pushes or self._stopping or not self._writable.is_set() or self._transport.is_closing():
             return
         self._pushing = True
-        self._transport.write(pushes.take())
+        self._write(pushes.take())
         self._pushing = False
         if self._writable.is_set():
             pushes.wake()
@@ -400,7 +405,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if not self._reading and not self._stopping and not self._transport.is_closing():
+        held = self._stopping or self._slowed is not None
+        if not self._reading and not held and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()
 
@@ -423,6 +429,7 @@ class ClientConnection(asyncio.Protocol):
             if begun is not None:
                 await runner.complete(begun.requests, begun.replies)
             while (self._queue or self._read_on()) and not self._transport.is_closing():
+                await self._until_allowed()
                 await self._batch(runner)
         except ConnectionResetError:
             pass  # The client disconnected; remaining requests are dropped.
@@ -442,6 +449,35 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.push()
             self._on_idle()
+
+    # -- how fast its user may be
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)
+        self._spend(len(data))
+
+    def _spend(self, size: int) -> None:
+        """Count bytes of the user. One that has used its share is not read for a while."""
+        account = self.session.account
+        if account is None or account.rate is None:
+            return
+        loop = asyncio.get_running_loop()
+        wait = account.rate.take(size, loop.time())
+        if wait > 0 and self._slowed is None and not self._gone:
+            self._pause()
+            self._slow_until = loop.time() + wait
+            self._slowed = loop.call_later(wait, self._speed_up)
+
+    async def _until_allowed(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._slowed is not None and not self._stopping:  # noqa: ASYNC110  no event for both
+            await asyncio.sleep(min(LOOK_SECONDS, max(0.0, self._slow_until - loop.time())))
+
+    def _speed_up(self) -> None:
+        self._slowed = None
+        self._spend(0)
+        if self._slowed is None and not (self.busy or self._reader.stopped or self._is_full()):
+            self._resume()
 
     async def _batch(self, runner: PipelineRunner) -> None:
         size = self._limits.batch_commands_max
@@ -465,7 +501,7 @@ class ClientConnection(asyncio.Protocol):
         for chunk in chunks(out, WRITE_BYTES):
             if self._transport.is_closing():
                 raise ConnectionResetError
-            self._transport.write(chunk)
+            self._write(chunk)
             if not self._writable.is_set():
                 await self._until_written()
 
