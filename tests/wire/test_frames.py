@@ -36,17 +36,33 @@ def test_a_flipped_bit_is_seen(body: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(4, len(frame) - 1))
     frame[at] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(FrameError, match="checksum"):
-        FrameDecoder().feed(bytes(frame))
+        list(FrameDecoder().feed(bytes(frame)))
 
 
 def test_too_long_frames_are_refused_on_both_sides() -> None:
     decoder = FrameDecoder(bytes_max=10)
     with pytest.raises(FrameError, match="at most 10"):
-        decoder.feed((11).to_bytes(4, "big") + bytes(4))
+        list(decoder.feed((11).to_bytes(4, "big") + bytes(4)))
     with pytest.raises(FrameError, match="unusable after an earlier frame error"):
-        decoder.feed(b"")
+        list(decoder.feed(b""))
     with pytest.raises(FrameError, match="at most"):
         encode_frame(bytes(FRAME_BYTES_MAX + 1))
+
+
+def test_longer_frames_are_taken_from_where_they_are_allowed() -> None:
+    """What follows a greeting may arrive in the same bytes."""
+    decoder, found = FrameDecoder(bytes_max=10), list[int]()
+    for body in decoder.feed(encode_frame(bytes(5)) + encode_frame(bytes(5000)) + encode_frame(bytes(1))[:3]):
+        found.append(len(body))
+        decoder.allow(FRAME_BYTES_MAX)
+    assert found == [5, 5000]
+    assert [len(body) for body in decoder.feed(encode_frame(bytes(1))[3:])] == [1]
+
+
+def test_bodies_that_were_not_asked_for_come_with_the_next_bytes() -> None:
+    decoder = FrameDecoder()
+    assert next(decoder.feed(encode_frame(b"a") + encode_frame(b"b"))) == b"a"
+    assert list(decoder.feed(encode_frame(b"c"))) == [b"b", b"c"]
 
 
 MESSAGES: list[peer.Message] = [

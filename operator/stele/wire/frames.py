@@ -1,6 +1,7 @@
 """Frames between members: length (4), crc32c of the body (4), both big-endian, then the body."""
 
 import struct
+from collections.abc import Iterator
 
 from crc32c import crc32c
 
@@ -31,32 +32,45 @@ class FrameDecoder:
         self._broken = False
 
     def allow(self, bytes_max: int) -> None:
-        """Accept bodies of at most so many bytes from now on."""
+        """Accept bodies of at most so many bytes from the next one on."""
         self.bytes_max = bytes_max
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the bodies that are complete now. Raises FrameError for an invalid length or checksum."""
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take bytes, and iterate over the bodies that are complete now.
+
+        Each is looked at when it is asked for, so that `allow` holds for what follows in the same bytes.
+        Those that are not asked for come with the next call. Raises FrameError for an invalid length or
+        checksum.
+        """
         if self._broken:
             raise FrameError("the stream is unusable after an earlier frame error")
+        self._buffer += data
+        return self._bodies()
+
+    def _bodies(self) -> Iterator[bytes]:
+        begin = 0
+        try:
+            while (body := self._body(begin)) is not None:
+                begin += HEAD_BYTES + len(body)
+                yield body
+        finally:
+            del self._buffer[:begin]
+
+    def _body(self, begin: int) -> bytes | None:
+        """Return the body of the frame that begins there, None while it is not complete."""
         buffer = self._buffer
-        buffer += data
-        bodies: list[bytes] = []
-        begin, size = 0, len(buffer)
-        while size - begin >= HEAD_BYTES:
-            length, checksum = _HEAD.unpack_from(buffer, begin)
-            if length > self.bytes_max:
-                self._fail(f"frame of {length} bytes; at most {self.bytes_max} are allowed")
-            end = begin + HEAD_BYTES + length
-            if end > size:
-                break
-            body = bytes(memoryview(buffer)[begin + HEAD_BYTES : end])
-            if crc32c(body) != checksum:
-                self._fail(f"frame of {length} bytes has a wrong checksum")
-            bodies.append(body)
-            begin = end
-        if begin:
-            del buffer[:begin]
-        return bodies
+        if len(buffer) - begin < HEAD_BYTES:
+            return None
+        length, checksum = _HEAD.unpack_from(buffer, begin)
+        if length > self.bytes_max:
+            self._fail(f"frame of {length} bytes; at most {self.bytes_max} are allowed")
+        end = begin + HEAD_BYTES + length
+        if end > len(buffer):
+            return None
+        body = bytes(memoryview(buffer)[begin + HEAD_BYTES : end])
+        if crc32c(body) != checksum:
+            self._fail(f"frame of {length} bytes has a wrong checksum")
+        return body
 
     def _fail(self, text: str) -> None:
         self._broken = True

@@ -49,6 +49,17 @@ def test_what_is_mounted_is_used(tmp_path: Path) -> None:
     assert set(identity.contexts.servers) == set(ssl.VerifyMode)
 
 
+def test_cas_may_have_their_names_in_any_script_between_them(tmp_path: Path) -> None:
+    folder = shared_ca().leaf().write(tmp_path)
+    (folder / "ca.crt").write_bytes(
+        "# Zertifizierungsstelle für Köln\n".encode() + (folder / "ca.crt").read_bytes()
+    )
+    identity = identity_of(folder)
+    assert identity.problem == ""
+    assert identity.contexts is not None
+    assert len(identity.contexts.dialling.get_ca_certs()) == 1
+
+
 def test_the_kubelets_replacement_is_used_and_nothing_is_read_twice(tmp_path: Path) -> None:
     identity = identity_of(mount(tmp_path, shared_ca().leaf(days=10), "first"))
     first, before = identity.contexts, identity.digest

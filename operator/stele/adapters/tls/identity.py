@@ -192,7 +192,8 @@ def _trust_lasting(context: ssl.SSLContext, bundle: bytes) -> None:
     """
     for text in bundle.split(_END)[:-1]:
         alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        certificate = (text + _END).decode("ascii", "replace")
+        # Between certificates there may be anything, such as the names of CAs.
+        certificate = (text + _END).decode("ascii", "ignore")
         alone.load_verify_locations(cadata=certificate)
         if all(not date_fault(each, time.time(), GRACE_SECONDS) for each in alone.get_ca_certs()):
             context.load_verify_locations(cadata=certificate)

@@ -37,7 +37,7 @@ def take_over(state: State, observation: Observation) -> bool:
     reports = {i: each.report for i, each in known.items() if each.report is not None and i not in gone}
     features = max((report.features for report in reports.values()), default=FIRST)
     state.operations.change.restore_features(features)
-    state.tls.restore(report.member_tls for report in reports.values())
+    state.tls.restore(report.member_tls for i, report in reports.items() if i in state.table.members)
     groups = newest_groups(
         state.table.groups, len(state.table.stored.main), (each.groups for each in reports.values())
     )
