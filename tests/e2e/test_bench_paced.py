@@ -41,7 +41,8 @@ async def test_a_join_under_writes_ends_and_copies_each_tablet_once(monkeypatch:
     row = await measured(SMALL)
     assert (row["errors"], row["failed"]) == (0, 0)
     once = SMALL.tablets * SMALL.tablet_bytes
-    assert once * 0.9 <= row["copied_bytes"] <= once * 1.1, "a part of a tablet may come from the log"
+    # A tablet that was sent while little of it was written comes from the log in part.
+    assert once * 0.5 <= row["copied_bytes"] <= once * 1.1
     assert row["safe_seconds"] >= row["least_seconds"] * 0.9, "the limit holds"
     assert row["written_per_second"] > 0
 

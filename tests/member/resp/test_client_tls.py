@@ -189,14 +189,14 @@ async def test_levels_change_under_load_without_an_error(
     acceptor.require(ClientTls.OFF, ssl.CERT_NONE)
     plain_ends = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(3):
-            tasks.create_task(use("plain", Redis(port=server.port), plain_ends))
+        plain = [tasks.create_task(use("plain", Redis(port=server.port), plain_ends)) for _ in range(3)]
         await until(lambda: counts["plain"] > 50)
         acceptor.require(ClientTls.OPTIONAL, ssl.CERT_NONE)
         for _ in range(3):
             tasks.create_task(use("tls", tls_client(server.port, folder), ended))
         await until(lambda: counts["plain"] > 100 and counts["tls"] > 50)
         plain_ends.set()
+        await asyncio.wait(plain)
         await until(lambda: all(session.tls for session in server.sessions()))
         acceptor.require(ClientTls.REQUIRED, ssl.CERT_NONE)
         at_required = counts["tls"]
