@@ -28,7 +28,7 @@ BUILD = "build"
 """What builds: pip, and the build backend of the project and of what comes as source."""
 NAMES = (*IMAGES, BUILD)
 ARCHITECTURES = ("x86_64", "aarch64")
-GLIBC_MINORS = range(17, 37)  # manylinux_2_17 (2014) up to the glibc 2.36 of the images' Debian
+GLIBC_MINORS = range(36, 16, -1)  # the glibc 2.36 of the images' Debian down to manylinux_2_17 (2014)
 RESOLVE_SECONDS_MAX = 900.0
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 _ASKED = "# Asked for: "
@@ -136,10 +136,9 @@ def _pins(versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> t
 
 
 def _wheels_for(architecture: str, versions: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    tags = [
-        f"manylinux2014_{architecture}",
-        *(f"manylinux_2_{minor}_{architecture}" for minor in GLIBC_MINORS),
-    ]
+    # The first that fits is taken, as pip does in the image: the one for the newest glibc.
+    tags = [f"manylinux_2_{minor}_{architecture}" for minor in GLIBC_MINORS]
+    tags.append(f"manylinux2014_{architecture}")
     python = "".join(map(str, IMAGE_PYTHON))
     options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     options += [f"--abi={abi}" for abi in (f"cp{python}", "abi3", "none")]

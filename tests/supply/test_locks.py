@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from platform import machine
 
 import pytest
+from packaging import tags
 from packaging.requirements import Requirement
 
 from e2e.cluster.errors import ClusterError
@@ -36,6 +38,16 @@ def test_images_have_the_same_version_of_what_they_share() -> None:
 def test_compiled_wheels_are_locked_for_both_architectures() -> None:
     (rocksdict,) = (pin for pin in locks.read("member").pins if pin.name == "rocksdict")
     assert len(rocksdict.hashes) == len(locks.ARCHITECTURES)
+
+
+def test_the_wheel_is_locked_that_pip_takes_in_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(locks, "_report", lambda arguments: asked.extend(arguments) or [])
+    locks._wheels_for(machine(), {"rocksdict": "1"})
+    platforms = [each.removeprefix("--platform=") for each in asked if each.startswith("--platform=")]
+    taken = list(tags.platform_tags())
+    assert platforms[0] == f"manylinux_2_36_{machine()}"
+    assert [tag for tag in taken if tag in platforms] == [tag for tag in platforms if tag in taken]
 
 
 def test_no_lock_names_a_server() -> None:
