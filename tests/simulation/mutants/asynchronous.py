@@ -46,7 +46,7 @@ def sent_counts_as_held() -> AbstractContextManager[Any]:
 
 
 ASYNCHRONOUS: Mutants = {
-    handed_over_undrained: ("async", 3, "who takes over has everything"),
+    handed_over_undrained: ("async", 24, "who takes over has everything"),
     answered_without_a_lease: ("async", 10, ONLY_WITH_AN_OWNER),
-    sent_counts_as_held: ("async", 23, CONFIRMED),
+    sent_counts_as_held: ("async", 18, CONFIRMED),
 }

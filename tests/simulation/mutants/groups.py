@@ -36,7 +36,7 @@ def every_copy_answers() -> AbstractContextManager[Any]:
 
 
 GROUPS: Mutants = {
-    routed_by_the_main_partitions: ("groups", 1, OWN),
+    routed_by_the_main_partitions: ("groups", 7, OWN),
     added_while_there_are_entries: ("groups", 0, LINEARIZABLE),
     every_copy_answers: ("groups", 2, "reads from backups are recent, and in order"),
 }

@@ -97,8 +97,8 @@ def outcomes_forgotten_at_once() -> AbstractContextManager[Any]:
 TRANSACTIONS: Mutants = {
     changes_logged_in_two_operations: ("transfer", 0, SUMS),
     watches_forgotten: ("transfer", 0, SUMS),
-    later_reads_not_compared: ("transfer", 3, SUMS),
-    exec_sent_again: ("transfer", 27, SERIALIZABLE),
+    later_reads_not_compared: ("transfer", 7, SUMS),
+    exec_sent_again: ("transfer", 81, SERIALIZABLE),
     unknown_told_as_not_done: ("transfer", 19, SERIALIZABLE),
     nothing_is_locked: ("transfer", 1, SUMS),
     decided_in_memory_alone: ("transfer", 16, SUMS),
