@@ -1,18 +1,19 @@
 """Builds the project's images without an image registry, from `images/Dockerfile`.
 
-The base is a Debian made by debootstrap; wheels are made on the host by pip and handed to the build. A tag is
-the hash of all that the image is made from; the alias tag `dev` is the newest. The project's own wheel is the
-last layer, so that a change of code costs seconds.
+The base is a Debian made by debootstrap; wheels are got on the host by `images/wheels.sh`, which checks them
+against the committed locks, and handed to the build. A tag is the hash of all that the image is made from;
+the alias tag `dev` is the newest. The project's own wheel is the last layer, so that a change of code costs
+seconds.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +21,18 @@ from pathlib import Path
 from e2e.cluster import cache, debian, doctor, podman, rootfs
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, step, succeeds
+from e2e.supply import locks
 
 PROJECT = Path(__file__).parents[2]
 DOCKERFILE = PROJECT / "images" / "Dockerfile"
+GET = PROJECT / "images" / "wheels.sh"
+INSTALL = PROJECT / "images" / "install.sh"
+CHECK = PROJECT / "images" / "check.sh"
 NAMES = ("operator", "member", "spark")
 ON_REQUEST = ("sql",)
 """Images that are only built when they are named: the demo needs none of them."""
 ALIAS_TAG = "dev"
-BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "tini")
+BASE_PACKAGES = ("ca-certificates", "python3", "tini")
 BUILD_SECONDS_MAX = 1800.0
 _PATIENCE = dict.fromkeys(("spark", "sql"), "about 90 s the first time: PySpark is an archive of 456 MB")
 
@@ -38,20 +43,21 @@ class Recipe:
 
     name: str
     base: str
-    requirements: tuple[str, ...]
     code: Path
     code_key: str
 
     @property
     def wheels_key(self) -> str:
-        """Changes with the requirements of this image's extra."""
-        return cache.hash_inputs(values=self.requirements)
+        """Changes with this image's lock and with how wheels are got."""
+        return cache.hash_inputs(files=_recipe_of_wheels(self.name))
 
     @property
     def image(self) -> str:
         """Full name with tag."""
         key = cache.hash_inputs(
-            [PROJECT / "images" / self.name], [DOCKERFILE], [self.base, self.wheels_key, self.code_key]
+            [PROJECT / "images" / self.name],
+            [DOCKERFILE, INSTALL, CHECK],
+            [self.base, self.wheels_key, self.code_key],
         )
         return f"{repository(self.name)}:{key}"
 
@@ -77,7 +83,7 @@ def build(names: Sequence[str] = NAMES) -> dict[str, str]:
     with cache.locked("images"):
         base = _base(env)
         code, code_key = _code()
-        recipes = [Recipe(name, base, requirements(name), code, code_key) for name in names]
+        recipes = [Recipe(name, base, code, code_key) for name in names]
         return {recipe.name: _ensure(recipe, env) for recipe in recipes}
 
 
@@ -92,10 +98,9 @@ def identity(image: str) -> str:
         ) from error
 
 
-def requirements(extra: str) -> tuple[str, ...]:
-    """What pyproject.toml asks for one extra of the distribution, sorted."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return tuple(sorted([*project["dependencies"], *project["optional-dependencies"][extra]]))
+def _recipe_of_wheels(*names: str) -> list[Path]:
+    """The files that say which wheels are got, and how."""
+    return [GET, *(path for name in (locks.BUILD, *names) for path in locks.files(name) if path.exists())]
 
 
 def _ensure(recipe: Recipe, env: Mapping[str, str]) -> str:
@@ -116,7 +121,7 @@ def _build(recipe: Recipe, wheels: Path, env: Mapping[str, str]) -> None:
     arguments = {
         "BASE": recipe.base,
         "EXTRA": recipe.name,
-        "WHEELS_KEY": recipe.wheels_key,
+        "WHEELS_KEY": cache.hash_inputs(files=[INSTALL], values=[recipe.wheels_key]),
         "CODE_KEY": recipe.code_key,
     }
     contexts = {"wheels": wheels, "code": recipe.code}
@@ -174,7 +179,7 @@ def _wheels(recipe: Recipe) -> Path:
 
     def make(folder: Path) -> None:
         with step(f"get the wheels of {recipe.name}", _PATIENCE.get(recipe.name, "")):
-            _pip_wheel(folder, recipe.requirements)
+            _get("wheels", recipe.name, folder)
 
     return cache.entry("wheels", f"{recipe.name}-{recipe.wheels_key}", make)
 
@@ -185,11 +190,11 @@ def _code() -> tuple[Path, str]:
     The sources are copied first: they may be edited, and setuptools writes beside them.
     """
     with _copied_sources() as source:
-        key = cache.hash_inputs([source])
+        key = cache.hash_inputs([source], _recipe_of_wheels())
 
         def make(folder: Path) -> None:
             with step("build the project's own wheel"):
-                _pip_wheel(folder, ["--no-deps", str(source)])
+                _get("code", source, folder)
 
         return cache.entry("code", key, make), key
 
@@ -205,9 +210,17 @@ def _copied_sources() -> Iterator[Path]:
         yield source
 
 
-def _pip_wheel(folder: Path, what: Iterable[str]) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--wheel-dir", str(folder), *what]
-    run(command, _log("wheels"), seconds_max=BUILD_SECONDS_MAX)
+def _get(what: str, of: str | Path, folder: Path) -> None:
+    """Run `images/wheels.sh` in a virtual environment of the cache that has the locked pip and setuptools."""
+
+    def make(tools: Path) -> None:
+        run(["sh", GET, "tools", tools], _log("wheels"), env=env)
+
+    key = cache.hash_inputs(files=_recipe_of_wheels(), values=[sys.base_prefix, sys.version])
+    # The interpreter that runs this, whatever `python3` is elsewhere.
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    tools = cache.entry("tools", key, make)
+    run(["sh", GET, what, tools, of, folder], _log("wheels"), env=env, seconds_max=BUILD_SECONDS_MAX)
 
 
 def _log(name: str) -> Path:

@@ -47,13 +47,6 @@ def test_the_last_stage_adds_the_code_and_is_a_plain_user() -> None:
     assert text.count('"/usr/bin/tini"') == text.count("ENTRYPOINT") == 2
 
 
-@pytest.mark.parametrize("name", images.NAMES)
-def test_the_requirements_are_those_of_the_extra(name: str) -> None:
-    found = images.requirements(name)
-    assert any(line.startswith("mmh3") for line in found)
-    assert any(line.startswith("pyspark") for line in found) == (name == "spark")
-
-
 def test_a_go_constant_is_read_with_its_variables_replaced() -> None:
     source = "package x\n\nconst manifest = `\nimage: ` + imageName + `\n`\n"
     assert node_image.go_constant(source, "manifest", {"imageName": "local:1"}) == "\nimage: local:1\n"
