@@ -277,7 +277,8 @@ def _fill(report: Report, results: Rows) -> None:
 
 
 def _names(results: Rows, case: AnyCase) -> list[str]:
-    return [name for measured, name in results if measured == case]
+    """Return the systems that have finished a round of this work."""
+    return [name for (measured, name), rounds in results.items() if measured == case and rounds]
 
 
 def row_of(results: Rows, case: AnyCase, name: str) -> Row:

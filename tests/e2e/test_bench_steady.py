@@ -41,7 +41,7 @@ def test_medians_of_the_rounds_are_compared_with_the_better_peer() -> None:
 
 def test_a_run_that_ends_before_the_peers_shows_what_it_has() -> None:
     report = Report("steady", quick=True)
-    _fill(report, {(CASE, "Stele, port 6380"): [one(900.0)]})
+    _fill(report, {(CASE, "Stele, port 6380"): [one(900.0)], (CASE, "Hazelcast"): []})
     (row,) = report.sections[0].rows
     assert not report.sections[1].rows
     assert row["of_better_peer"] is None
