@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from e2e.cluster import cache, debian, doctor, images, kind, node_image, programs
-from e2e.cluster.command_line import EXIT_OK, choose_cluster, exit_code_of, grammar
+from e2e.cluster.command_line import EXIT_OK, choose_cluster, commands_of, exit_code_of, grammar
 
 _DESCRIPTION = """\
 The project's own test cluster: a real Kubernetes (one control plane, two workers) made by kind in
@@ -76,14 +76,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--context", metavar="NAME", help="the context of --kubeconfig to use (default: its current one)"
     )
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def command(
-        name: str, action: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
-        added.set_defaults(action=action)
-        return added
+    command = commands_of(top)
 
     command("up", _up, "make the cluster and wait until it is ready; does nothing when it is up")
     command(

@@ -14,6 +14,9 @@ from e2e.cluster.steps import say
 EXIT_OK, EXIT_FAILED, EXIT_UNFIT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
+AddCommand = Callable[[str, Callable[[argparse.Namespace], None], str], argparse.ArgumentParser]
+
+
 def grammar(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """A parser whose help keeps the lines of these texts."""
     return argparse.ArgumentParser(
@@ -22,6 +25,18 @@ def grammar(program: str, description: str, epilog: str) -> argparse.ArgumentPar
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def commands_of(top: argparse.ArgumentParser) -> AddCommand:
+    """Give a parser commands; return what adds one: its name, what it does, and its help."""
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, action: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(action=action)
+        return added
+
+    return add
 
 
 def choose_cluster(arguments: argparse.Namespace) -> None:

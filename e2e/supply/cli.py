@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from e2e.cluster.command_line import EXIT_OK, exit_code_of, grammar
+from e2e.cluster.command_line import EXIT_OK, commands_of, exit_code_of, grammar
 from e2e.cluster.errors import ClusterError
 from e2e.supply import chart, locks, sbom
 
@@ -37,14 +37,7 @@ def _sbom(arguments: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar and its help."""
     top = grammar("supply", _DESCRIPTION, _EPILOG)
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    def command(
-        name: str, action: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
-        added.set_defaults(action=action)
-        return added
+    command = commands_of(top)
 
     command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
     bill = command("sbom", _sbom, "print what an image consists of, as JSON of CycloneDX")
