@@ -8,7 +8,7 @@ from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls, MemberSettings
 from stele.errors import Corrupt
 from stele.member.resp.rate_limited_log import RateLimitedLog
-from stele.member.storage.disk_full import raise_unless_disk_full
+from stele.member.storage.disk_full import is_saved
 from stele.member.storage.volume import Volume
 from stele.wire.storage.volume import ClientSecurity
 
@@ -83,10 +83,7 @@ class ClientDemands:
         )
         if wanted == before:
             return
-        try:
-            await self._save(wanted)
-        except OSError as error:
-            raise_unless_disk_full(error)
+        if not await is_saved(self._save(wanted)):
             return
         self._in_force = wanted
         self._acceptor.require(wanted.tls, VERIFY[wanted.certificates])

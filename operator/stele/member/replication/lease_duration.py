@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from stele.core.tablet.leases import LeaseGrantor
 from stele.errors import Corrupt
 from stele.member.settings import LEASE_MS_MAX
-from stele.member.storage.disk_full import raise_unless_disk_full
+from stele.member.storage.disk_full import is_saved, raise_unless_disk_full
 from stele.member.storage.volume import LEASE, Volume
 from stele.wire.storage.volume import LeaseFile, encode_file
 
@@ -68,10 +68,7 @@ class LeaseDuration:
         wanted = LeaseFile(current_ms, max(current_ms, outstanding_ms))
         if wanted == self._stored:
             return
-        try:
-            await self._save(wanted)
-        except OSError as error:
-            raise_unless_disk_full(error)
+        if not await is_saved(self._save(wanted)):
             return
         self._stored = self._in_force = wanted
         self.grantor.change(current_ms / 1000)

@@ -17,7 +17,7 @@ from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.resp.rate_limited_log import RateLimitedLog
-from stele.member.storage.disk_full import raise_unless_disk_full
+from stele.member.storage.disk_full import is_saved
 from stele.member.storage.volume import Volume
 from stele.wire import peer
 from stele.wire.frames import encode_frame
@@ -102,10 +102,7 @@ class MemberTls:
         wanted = MemberSecurity(settings.member_tls or before.tls, grace)
         if wanted == before:
             return
-        try:
-            await self._save(wanted)
-        except OSError as error:
-            raise_unless_disk_full(error)
+        if not await is_saved(self._save(wanted)):
             return
         self._in_force = wanted
         self.acceptor.listen(wanted.tls)

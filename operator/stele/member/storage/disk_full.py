@@ -1,6 +1,7 @@
 """Detection of full volumes, whose errors are temporary and must not end the process."""
 
 import errno
+from collections.abc import Awaitable
 
 from stele.errors import SteleError
 
@@ -23,3 +24,13 @@ def raise_unless_disk_full(error: Exception) -> None:
     """Reraise the current exception unless it means a full volume, which is waited for."""
     if not is_disk_full(error):
         raise error
+
+
+async def is_saved(saving: Awaitable[None]) -> bool:
+    """Await what saves something; return False, with nothing saved, when the volume is full."""
+    try:
+        await saving
+    except OSError as error:
+        raise_unless_disk_full(error)
+        return False
+    return True
