@@ -105,6 +105,9 @@ class FakeMember:
         self.stopping = self.may_stop = False
         """A planned stop is announced; the master has answered that nothing is left to move."""
         self.tls: InternalTls = InternalTls.OFF
+        self.tls_damaged = self.stuck_plain = False
+        """The level on its volume is damaged, so it is unknown until a master says one; one of its links gets
+        no TLS."""
         self.dies_at = ""
         """Name of a command: the process dies when it gets it; with a `!` in front, after it did it."""
 
@@ -205,7 +208,7 @@ class FakeMember:
         if request.members and request.member_list_version > self.member_list_version:
             self.members, self.member_list_version = request.members, request.member_list_version
         if request.settings is not None and request.settings.member_tls is not None:
-            self.tls = request.settings.member_tls
+            self.tls, self.tls_damaged = request.settings.member_tls, False
         for row in request.rows:
             self._adopt(row)
         results = tuple(self._run(command) for command in request.commands)
@@ -563,7 +566,8 @@ class FakeMember:
             ),
             staged=tuple(self.staged),
             stopping=self.stopping,
-            member_tls=self.tls,
+            member_tls=None if self.tls_damaged else self.tls,
+            plain_links=int(self.stuck_plain and self.tls.dials_tls),
             formats=self.formats,
             features=self.features,
             catalog_version=self.catalog.version,

@@ -52,6 +52,19 @@ async def test_it_falls_only_when_that_is_allowed() -> None:
     check_state(harness)
 
 
+async def test_while_a_link_gets_no_tls_it_does_not_rise_and_falls_when_asked() -> None:
+    harness = await formed()
+    harness.world.volumes[1].stuck_plain = True
+    harness.change_spec(member_tls=REQUIRED)
+    await harness.ticks(60, 0.5)
+    assert harness.head().member_tls is InternalTls.DIAL
+    assert {each.tls for each in harness.world.volumes.values()} == {InternalTls.DIAL}
+    harness.change_spec(member_tls=WantedTls(InternalTls.OFF, may_fall=True))
+    await harness.until_quiet()
+    assert harness.head().member_tls is InternalTls.OFF
+    check_state(harness)
+
+
 async def test_it_stays_while_what_is_asked_for_is_not_ready_and_while_the_cluster_is_held() -> None:
     harness = await formed()
     await harness.apply(member_tls=WantedTls(None))
@@ -87,6 +100,34 @@ async def test_a_level_that_members_have_outlives_an_older_copy_of_the_head() ->
     assert {each.tls for each in harness.world.volumes.values()} == {InternalTls.REQUIRED}
 
 
+async def test_a_volume_that_is_not_listed_brings_no_level() -> None:
+    """It was removed while TLS was required; the cluster has fallen since, and takes it again."""
+    harness = await formed()
+    await harness.loop.close()
+    await harness.world.ensure_member(3)
+    harness.world.volumes[3].tls = InternalTls.REQUIRED
+    harness.change_spec(members=4)
+    harness.start_master()
+    await harness.until_quiet()
+    assert harness.table().members.keys() == {0, 1, 2, 3}
+    assert steps_in(harness) == []
+    assert {each.tls for each in harness.world.volumes.values()} == {InternalTls.OFF}
+    check_state(harness)
+
+
+async def test_a_member_that_does_not_know_its_level_is_told_it() -> None:
+    for wanted in (OFF, REQUIRED):
+        harness = await formed(member_tls=wanted)
+        steps = steps_in(harness)
+        harness.world.volumes[1].tls_damaged = True
+        await harness.restart()
+        await harness.until_quiet()
+        assert not harness.world.volumes[1].tls_damaged
+        assert harness.head().member_tls is wanted.level
+        assert steps_in(harness) == steps
+        check_state(harness)
+
+
 async def test_recovered_volumes_bring_the_highest_of_their_levels() -> None:
     harness = await required()
     await harness.loop.close()
@@ -103,12 +144,14 @@ async def test_recovered_volumes_bring_the_highest_of_their_levels() -> None:
 async def happen(harness: Harness, dice: random.Random) -> None:
     """One thing that may happen to a cluster whose owner changes their mind."""
     index = dice.randrange(3)
-    match dice.choice(["wish", "wish", "not ready", "kill", "revive", "cut", "heal", "restart"]):
+    match dice.choice(["wish", "wish", "not ready", "stuck", "kill", "revive", "cut", "heal", "restart"]):
         case "wish":
             wanted = dice.choice([InternalTls.REQUIRED, InternalTls.OFF])
             harness.change_spec(member_tls=WantedTls(wanted, may_fall=True))
         case "not ready":
             harness.change_spec(member_tls=WantedTls(None))
+        case "stuck":
+            harness.world.volumes[index].stuck_plain = not harness.world.volumes[index].stuck_plain
         case "kill" if index in harness.world.pods and harness.world.volumes[index].alive:
             harness.kill(index)
         case "revive" if index in harness.world.pods and not harness.world.volumes[index].alive:
@@ -130,6 +173,7 @@ async def test_any_two_members_can_dial_each_other_at_any_moment(seed: int) -> N
         await happen(harness, dice)
     harness.net.cut.clear()
     for index, volume in list(harness.world.volumes.items()):
+        volume.stuck_plain = False
         if index in harness.world.pods and not volume.alive:
             harness.revive(index)
     harness.change_spec(member_tls=REQUIRED)

@@ -234,7 +234,7 @@ def _behind(state: State) -> str:
     behind = [
         member.name
         for index, member in sorted(state.table.members.items())
-        if (report := known[index].report) is None or report.member_tls is not level
+        if (report := known[index].report) is None or report.member_tls is not level or report.plain_links
     ]
     return f"{listed(behind)} have not reported it" if behind else "members are told the next level"
 

@@ -528,8 +528,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `in_doubt` counts transactions that only a user can end, in partitions that the member owns. `identity` is
     the digest of the certificate that the process uses (wire.identity), empty without one; `users` that of
     its file of users. `users_problem` is why it cannot read that file, while it needs it; empty otherwise.
-    `member_tls` is the level that it has reached, on its volume and with each member that it is connected to;
-    None when the member does not know of it.
+    `member_tls` is the level that is in force and on its volume; None when the member does not know of it, or
+    the file is damaged. `plain_links` counts the other members to which it has no session with TLS, where
+    that level dials with it.
     """
 
     code: str
@@ -573,3 +574,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     users: Annotated[str, msgspec.Meta(max_length=64)] = ""
     users_problem: Annotated[str, msgspec.Meta(max_length=USERS_PROBLEM_MAX)] = ""
     member_tls: InternalTls | None = None
+    plain_links: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -161,10 +161,12 @@ def _change_tls(state: State, observation: Observation) -> None:
     """Take the next step of TLS among members. The last release cannot read a head that names one."""
     if observation.desired.paused or state.operations.change.features < MEMBER_TLS:
         return
-    known = (state.membership.liveness[index].report for index in state.table.members)
+    known = [state.membership.liveness[index].report for index in state.table.members]
     reported = [None if report is None else report.member_tls for report in known]
+    plain = any(report is not None and report.plain_links for report in known)
     formed = any(row.version for row in state.table.partitions)
-    if (level := state.tls.drive(observation.desired.member_tls, reported, formed=formed)) is not None:
+    level = state.tls.drive(observation.desired.member_tls, reported, formed=formed, plain=plain)
+    if level is not None:
         state.emit("MemberTlsChanged", f"TLS among members: {level}, after {state.tls.level}")
 
 

@@ -35,18 +35,20 @@ class MemberTls:
         self.coming = strongest([self.coming, *(level for level in shown if level is not None)])
 
     def drive(
-        self, wanted: WantedTls, reported: Collection[InternalTls | None], *, formed: bool
+        self, wanted: WantedTls, reported: Collection[InternalTls | None], *, formed: bool, plain: bool
     ) -> InternalTls | None:
         """Take a step when all listed members have reported the one before. Returns the new level.
 
-        Nobody has used a cluster whose table is not `formed`: it begins with the level that it asks for.
+        It does not rise while a link is `plain` that the level dials with TLS: the next one would end it. It
+        falls nevertheless. Nobody has used a cluster whose table is not `formed`: it begins with the level
+        that it asks for.
         """
         if self.coming is not self.level or wanted.level is None:
             return None
         rises = STEPS.index(wanted.level) > STEPS.index(self.level)
         if rises and not formed:
             self.coming = wanted.level
-        elif rises or wanted.may_fall:
+        elif (not plain) if rises else wanted.may_fall:
             self.coming = next_level(self.level, wanted.level, reported)
         return None if self.coming is self.level else self.coming
 
