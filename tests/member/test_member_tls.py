@@ -49,7 +49,8 @@ async def tell(members: Cluster, level: InternalTls, pause_seconds: float = 0.0)
         await asyncio.sleep(pause_seconds)
     for index in members.members:
         await eventually(
-            lambda i=index: members.exchange(i, rows=()), lambda reply: reply.member_tls is level
+            lambda i=index: members.exchange(i, rows=()),
+            lambda reply: reply.member_tls is level and not reply.plain_links,
         )
 
 

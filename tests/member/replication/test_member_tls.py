@@ -21,6 +21,7 @@ from stele.member import limits
 from stele.member.replication import member_tls
 from stele.member.replication.links import Inbound, InboundConnections, Link
 from stele.member.replication.member_tls import MemberTls, stored_member_security
+from stele.member.serving.peers import Peers
 from stele.member.storage.volume import MEMBER_SECURITY, Volume
 from stele.wire import peer
 from stele.wire.frames import FrameDecoder, encode_frame
@@ -330,6 +331,29 @@ async def test_a_session_that_is_not_renewed_long_after_the_ca_changed_ends(
         await until(lambda: here.events[:2] == ["ready", "lost"])
 
 
+def peers_of(place: Place, link: Link) -> Peers:
+    """The part of a member that looks after its sessions."""
+    peers = object.__new__(Peers)
+    peers.tls, peers.inbound, peers.links = place.tls, place.inbound, {link.member: link}
+    return peers
+
+
+async def test_a_link_that_gets_no_tls_counts_as_plain_also_once_it_is_cut(tmp_path: Path) -> None:
+    shown = leaf([uri("m0")]), leaf([uri("m7")])
+    here, there = (Place(n, shown[n], tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        peers = peers_of(here, link)
+        assert peers.plain_links == 0
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        await link.renew()
+        assert (link.ready, peers.plain_links) == (True, 1)
+        there.inbound.close_all("it starts again")
+        await until(lambda: not link.ready)
+        await until(lambda: there.tls.acceptor.done >= 2)
+        assert (link.ready, peers.plain_links) == (False, 1)
+
+
 async def test_plain_sessions_end_where_tls_is_required(tmp_path: Path) -> None:
     here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
     async with dialled(here, there) as link:
@@ -367,9 +391,22 @@ async def test_a_process_starts_with_the_level_that_the_master_sent_last(tmp_pat
     assert Volume(tmp_path).load_member_security() == MemberSecurity(InternalTls.DIAL, grace_expired=False)
 
 
-async def test_of_a_damaged_level_nothing_but_tls_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [InternalTls.OFF, InternalTls.REQUIRED])
+async def test_of_a_damaged_level_nothing_but_tls_is_taken_and_nothing_reported(
+    tmp_path: Path, level: InternalTls
+) -> None:
     (tmp_path / MEMBER_SECURITY).write_bytes(b"stele MemberSecurity 1\n0000nonsense")
-    assert Saved(tmp_path).tls.level is InternalTls.REQUIRED
+    tls, saved = Saved(tmp_path).tls, list[MemberSecurity]()
+
+    async def save(security: MemberSecurity) -> None:
+        saved.append(security)
+
+    tls._save = save
+    for silent in (None, MemberSettings(grace_expired=False)):
+        await tls.adopt(silent)
+        assert (tls.level, tls.reported, saved) == (InternalTls.REQUIRED, None, [])
+    await tls.adopt(MemberSettings(member_tls=level))
+    assert (tls.level, tls.reported, saved) == (level, level, [MemberSecurity(level)])
 
 
 async def test_without_a_certificate_a_member_that_has_to_dial_with_tls_dials_nobody(tmp_path: Path) -> None:

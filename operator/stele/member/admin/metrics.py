@@ -84,7 +84,7 @@ class Metrics(Collector):
         ):
             handshakes.add_metric([result], number)
         yield handshakes
-        encrypted = sum(1 for link in node.links.values() if link.ready and not link.plain)
+        encrypted = sum(link.encrypted for link in node.links.values())
         yield _gauge("stele_members_encrypted", "Connected links to other members, with TLS.", encrypted)
         text = "Certificates of other members that were taken although they had ended."
         yield CounterMetricFamily("stele_member_certificates_ended", text, value=tls.ended)

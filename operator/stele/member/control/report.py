@@ -142,7 +142,8 @@ class Reporter:
             identity=self._tls.digest,
             users=self._access.file.digest,
             users_problem=self._access.users_problem[: m.USERS_PROBLEM_MAX],
-            member_tls=self._peers.tls_reached,
+            member_tls=self._peers.tls.reported,
+            plain_links=self._peers.plain_links,
         )
 
     def _update_delta_log(self) -> None:

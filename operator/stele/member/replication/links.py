@@ -155,6 +155,11 @@ class Link:
         return self.ready and not self._trusted
 
     @property
+    def encrypted(self) -> bool:
+        """Whether a session goes on with TLS."""
+        return self.ready and bool(self._trusted)
+
+    @property
     def outdated(self) -> bool:
         """Whether a session goes on that is to be replaced by one with TLS, or with other CAs."""
         return self.ready and self._identity.tls.is_outdated(self._trusted)

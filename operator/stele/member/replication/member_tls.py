@@ -36,13 +36,13 @@ LIMITS = TlsLimits(
 )
 
 
-def stored_member_security(volume: Volume) -> MemberSecurity:
-    """Return what the volume has. When it is damaged, only TLS is taken until the master says otherwise."""
+def stored_member_security(volume: Volume) -> MemberSecurity | None:
+    """Return what the volume has, None when it is damaged."""
     try:
         return volume.load_member_security()
     except Corrupt as error:
         log.error("the level of TLS between members is unknown, so it is Required: %s", error)
-        return MemberSecurity(InternalTls.REQUIRED)
+        return None
 
 
 class PeerAcceptor(TlsAcceptor):
@@ -69,28 +69,36 @@ class MemberTls:
     """Has this member use the level that the master sent last.
 
     It is written before it is in force, so a process that starts where no master answers begins with it.
-    `ended` counts certificates that were taken although they had ended.
+    Where what is `stored` is damaged (None), it takes and dials only TLS, and reports no level, until the
+    master says one. `ended` counts certificates that were taken although they had ended.
     """
 
     def __init__(
         self,
         identity: TlsIdentity,
         cluster: str,
-        stored: MemberSecurity,
+        stored: MemberSecurity | None,
         save: Callable[[MemberSecurity], Awaitable[None]],
         wall: Callable[[], float],
     ) -> None:
-        self._identity, self._cluster, self._in_force = identity, cluster, stored
+        self._identity, self._cluster = identity, cluster
+        self._in_force = stored or MemberSecurity(InternalTls.REQUIRED)
+        self._known = stored is not None
         self._save, self._wall = save, wall
         self._refused, self._ending = RateLimitedLog(LOGGED_SECONDS), RateLimitedLog(LOGGED_SECONDS)
         self.acceptor = PeerAcceptor(identity, self._log_refused, LIMITS)
-        self.acceptor.listen(stored.tls)
+        self.acceptor.listen(self.level)
         self.ended = 0
 
     @property
     def level(self) -> InternalTls:
         """What is in force for new connections."""
         return self._in_force.tls
+
+    @property
+    def reported(self) -> InternalTls | None:
+        """The level for the master; None where it is but a guess, by which no other member is to go."""
+        return self.level if self._known else None
 
     async def adopt(self, sent: MemberSettings | None) -> None:
         """Use what was sent; None, and each field that is None, keeps what is in force.
@@ -100,11 +108,11 @@ class MemberTls:
         before, settings = self._in_force, sent or MemberSettings()
         grace = before.grace_expired if settings.grace_expired is None else settings.grace_expired
         wanted = MemberSecurity(settings.member_tls or before.tls, grace)
-        if wanted == before:
+        if wanted == before if self._known else settings.member_tls is None:
             return
         if not await is_saved(self._save(wanted)):
             return
-        self._in_force = wanted
+        self._in_force, self._known = wanted, True
         self.acceptor.listen(wanted.tls)
         log.info("members: TLS %s, expired certificates taken: %s", wanted.tls, wanted.grace_expired)
 

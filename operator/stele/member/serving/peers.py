@@ -8,7 +8,6 @@ from typing import Any
 from stele.core.control.commands import MemberInfo
 from stele.core.control.member_settings import MemberSettings
 from stele.core.formats import FormatRange
-from stele.core.security.level import InternalTls
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.links import Inbound, InboundConnections, Link
@@ -100,10 +99,10 @@ class Peers:
             link.require(features)
 
     @property
-    def tls_reached(self) -> InternalTls:
-        """The level that all links have, too: the next one may be in force before this one is everywhere."""
-        plain = self.tls.level.dials_tls and any(link.plain for link in self.links.values())
-        return InternalTls.ACCEPT if plain else self.tls.level
+    def plain_links(self) -> int:
+        """How many links have no TLS yet where the level dials with it, also those that are not connected:
+        they may have failed because of it."""
+        return sum(not link.encrypted for link in self.links.values()) if self.tls.level.dials_tls else 0
 
     async def adopt_tls(self, sent: MemberSettings | None) -> None:
         """Use the level of TLS that was sent; connections that it does not allow end."""
