@@ -160,7 +160,7 @@ waits for answers to what was sent, before it goes on as it is; the pause betwee
 long all may take, for which the pause is shorter."""
 
 OUTDATED_SECONDS_MAX = 3600.0
-"""A session of another member that it has not renewed this long after the trusted CAs have changed ends."""
+"""A session ends this long after the CA of one of its certificates is no longer trusted."""
 
 SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""

@@ -71,6 +71,13 @@ class Place:
         self.tls = MemberTls(identity, self.cluster, self.security, nothing, time.time)
         self.inbound = InboundConnections(self, lambda sender, message: self.messages.append(message))
 
+    def show(self, ca: FakeCa, *trusted: FakeCa) -> None:
+        """Replace its certificate by one of this CA, and the CAs that it trusts."""
+        made, bundle = leaf([uri(f"m{self.me}")], ca=ca), b"".join(each.certificate for each in trusted)
+        Leaf(made.certificate, made.key, bundle).write(self.folder / f"m{self.me}")
+        self.identity.look()
+        assert self.identity.problem == ""
+
     @property
     def uuid(self) -> str:
         return f"u{self.me}"
@@ -266,12 +273,10 @@ async def test_a_link_is_renewed_when_nothing_is_under_way_and_stays_when_that_f
         assert here.events == ["ready", "resumed", "lost", "ready", "resumed"]
         await until(lambda: len(there.inbound) == 1)
 
-        # With other CAs that the other side does not trust, it goes on.
-        leaf([uri("m0")], ca=FakeCa("other")).write(tmp_path / "m0")
-        here.identity.look()
-        assert link.outdated
+        # With a certificate that the other side does not trust, it goes on.
+        here.show(other := FakeCa("other"), other, shared_ca())
         await link.renew()
-        assert (link.sessions, link.ready, link.outdated) == (2, True, True)
+        assert (link.sessions, link.ready) == (2, True)
         link.send(peer.Heartbeat(1.0))
         await until(lambda: there.messages == [peer.Heartbeat(1.0)])
 
@@ -311,26 +316,6 @@ async def test_a_link_that_is_stopped_while_it_is_renewed_begins_no_session(tmp_
         assert here.events == ["ready", "lost", "resumed"]
 
 
-async def test_a_session_that_is_not_renewed_long_after_the_ca_changed_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, there = (Place(n, RIGHT[n](), tmp_path) for n in (0, 1))
-    async with dialled(here, there) as link:
-        await until(lambda: link.ready)
-        monkeypatch.setattr(limits, "OUTDATED_SECONDS_MAX", 0.1)
-        await asyncio.sleep(0.15)
-        there.inbound.end_outdated()
-        made, new = RIGHT[1](), FakeCa("new").certificate
-        Leaf(made.certificate, made.key, made.trusted + new).write(tmp_path / "m1")
-        there.identity.look()
-        there.inbound.end_outdated()
-        await asyncio.sleep(0.05)
-        assert here.events == ["ready"]
-        await asyncio.sleep(0.1)
-        there.inbound.end_outdated()
-        await until(lambda: here.events[:2] == ["ready", "lost"])
-
-
 def peers_of(place: Place, link: Link) -> Peers:
     """The part of a member that looks after its sessions."""
     peers = object.__new__(Peers)
@@ -352,6 +337,79 @@ async def test_a_link_that_gets_no_tls_counts_as_plain_also_once_it_is_cut(tmp_p
         await until(lambda: not link.ready)
         await until(lambda: there.tls.acceptor.done >= 2)
         assert (link.ready, peers.plain_links) == (False, 1)
+
+
+async def test_a_ca_that_comes_or_goes_ends_no_session_wherever_the_files_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = shared_ca(), FakeCa("new")
+    monkeypatch.setattr(limits, "OUTDATED_SECONDS_MAX", 0.1)
+    for order in ((0, 1), (1, 0)):
+        places = [Place(n, RIGHT[n](), tmp_path) for n in (0, 1)]
+        here, there = places
+        async with dialled(here, there) as link:
+            await until(lambda link=link: link.ready)
+            for ca, trusted in ((old, (old, new)), (new, (old, new))):
+                for each in order:
+                    places[each].show(ca, *trusted)
+                    assert not link.outdated
+            for each in order:
+                places[each].show(new, new)
+                if link.outdated:
+                    await link.renew()
+                assert not link.outdated
+            assert link.sessions == 2
+            here.events.clear()
+            for _ in range(3):
+                there.inbound.end_outdated()
+                link.end_outdated()
+                await asyncio.sleep(0.1)
+            assert here.events == []
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["dialling", "dialled"])
+async def test_a_session_that_is_not_renewed_long_after_its_ca_was_withdrawn_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int
+) -> None:
+    places = [Place(n, RIGHT[n](), tmp_path) for n in (0, 1)]
+    here, there = places
+    monkeypatch.setattr(limits, "OUTDATED_SECONDS_MAX", 0.1)
+    async with dialled(here, there) as link:
+
+        async def events_after(seconds: float) -> list[str]:
+            there.inbound.end_outdated()
+            link.end_outdated()
+            await asyncio.sleep(seconds)
+            there.inbound.end_outdated()
+            link.end_outdated()
+            await asyncio.sleep(0.05)
+            return here.events[:2]
+
+        await until(lambda: link.ready)
+        assert await events_after(0.15) == ["ready"]
+        # What a level dialled that has fallen goes on.
+        await places[side].tls.adopt(MemberSettings(member_tls=InternalTls.ACCEPT))
+        new = FakeCa("new")
+        places[side].show(new, new)
+        assert await events_after(0.15) == ["ready"]
+        await places[side].tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        assert await events_after(0.15) == ["ready", "lost"]
+
+
+async def test_who_shook_hands_before_its_ca_was_withdrawn_is_not_taken_after_it(tmp_path: Path) -> None:
+    here, there, new = Place(0, RIGHT[0](), tmp_path), Place(1, RIGHT[1](), tmp_path), FakeCa("new")
+    async with listening(there) as port:
+        assert here.identity.contexts is not None
+        context = here.identity.contexts.dialling
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        await until(lambda: there.tls.acceptor.done == 1)
+        there.show(new, new)
+        hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 0, "u0", "u1", SPOKEN, 1)
+        writer.write(encode_frame(peer.encode_message(hello)))
+        (answer,) = FrameDecoder(1000).feed(await asyncio.wait_for(reader.read(1000), WELCOME_SECONDS))
+        refused = peer.HelloRejected("WRONG_CERTIFICATE", "the CA of its certificate is no longer trusted")
+        assert peer.decode_greeting(answer) == refused
+        writer.close()
 
 
 async def test_plain_sessions_end_where_tls_is_required(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Who:
 
 class Wire:
     def __init__(self) -> None:
-        self.peer, self.certificate = "?", None
+        self.peer, self.certificate, self.chain = "?", None, frozenset[bytes]()
         self.full = False
         self.sent: list[peer.Message] = []
         self.closed = ""

@@ -29,7 +29,7 @@ class Connection(asyncio.Protocol):
     """A connection. Invalid bytes close it, with the reason, and have no other effect.
 
     Until `greeted` only short greetings are accepted, since anyone can connect. `certificate` is the verified
-    one of the other side, None without TLS.
+    one of the other side, None without TLS, and `chain` what it was verified by.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -44,12 +44,14 @@ class Connection(asyncio.Protocol):
         self.invalid = False
         self.peer = "?"
         self.certificate: Mapping[str, Any] | None = None
+        self.chain: frozenset[bytes] = frozenset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES, WRITE_BUFFER_BYTES // 2)
         self.peer = str(transport.get_extra_info("peername"))
         self.certificate = transport.get_extra_info("peercert")
+        self.chain = transport.get_extra_info("peerchain", frozenset())
         self._handler.opened(self)
 
     def data_received(self, data: bytes) -> None:

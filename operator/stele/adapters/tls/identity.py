@@ -5,13 +5,13 @@ certificate and the newest trusted CAs, existing ones go on.
 """
 
 import asyncio
-import hashlib
 import logging
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput
@@ -26,7 +26,10 @@ DAY_SECONDS = 86_400
 HANDSHAKE_STEPS_MAX = 10
 NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not name."""
+_ENCODING_DER = 2
+"""X509_FILETYPE_ASN1 of OpenSSL."""
 
+_BEGIN = "-----BEGIN CERTIFICATE-----"
 _END = b"-----END CERTIFICATE-----"
 
 _Stamp = tuple[tuple[int, int, int], ...]
@@ -37,14 +40,16 @@ class Contexts:
     """What connections are made with: for servers by whether clients have to show a certificate.
 
     `dialling` and `dialled` are for connections between parts of a cluster. Both sides show a certificate,
-    whose dates and holder are for `adapters.tls.peer` to check. `trusted` is the digest of the trusted CAs.
+    whose dates and holder are for `adapters.tls.peer` to check. They trust the CAs of `trusted`; `chain` is
+    that of the own certificate, see `verified_chain`.
     """
 
     servers: dict[ssl.VerifyMode, ssl.SSLContext]
     dialling: ssl.SSLContext
     dialled: ssl.SSLContext
     ends_s: float
-    trusted: str
+    trusted: frozenset[bytes]
+    chain: frozenset[bytes]
 
 
 class TlsIdentity:
@@ -120,14 +125,15 @@ def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
         # Who the other side is stands in its URI, which the caller checks.
         dialling.check_hostname = False
         dialled = _server_context(folder, ssl.CERT_REQUIRED, dated=False)
-        certificate = _try(dialling, servers[ssl.CERT_NONE])
+        tried = _try(dialling, servers[ssl.CERT_NONE])
+        trusted = frozenset(map(_der, _lasting((folder / TRUSTED).read_bytes())))
     except ssl.SSLError as error:
         raise BadInput(_explained(error)) from error
+    certificate = tried.getpeercert() or {}
     if fault := date_fault(certificate, time.time(), grace_seconds):
         raise BadInput(f"{CERTIFICATE} is not valid by {TRUSTED}: {fault}")
     ends_s = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
-    trusted = hashlib.sha256((folder / TRUSTED).read_bytes()).hexdigest()
-    return Contexts(servers, dialling, dialled, ends_s, trusted)
+    return Contexts(servers, dialling, dialled, ends_s, trusted, verified_chain(tried))
 
 
 def date_fault(certificate: Mapping[str, object], now_s: float, grace_seconds: float) -> str:
@@ -139,8 +145,18 @@ def date_fault(certificate: Mapping[str, object], now_s: float, grace_seconds: f
     return ""
 
 
-def _try(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
-    """Return the server's certificate as the client verified it. Raises ssl.SSLError."""
+def verified_chain(tls: ssl.SSLObject) -> frozenset[bytes]:
+    """Return the certificates, DER, by which that of the other side was verified: itself, up to a trusted CA.
+
+    Nothing where none was verified: it showed none, or the session was resumed.
+    """
+    # `ssl.SSLObject` has the method itself from Python 3.13 on.
+    found = cast(Any, tls)._sslobj.get_verified_chain() or ()
+    return frozenset(bytes(each.public_bytes(_ENCODING_DER)) for each in found)
+
+
+def _try(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLObject:
+    """Return the client's side, which has verified the server's certificate. Raises ssl.SSLError."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     asking = client.wrap_bio(back, there, server_side=False)
     answering = server.wrap_bio(there, back, server_side=True)
@@ -150,8 +166,8 @@ def _try(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
                 side.do_handshake()
             except ssl.SSLWantReadError:
                 continue
-            if side is asking and (certificate := asking.getpeercert()):
-                return dict(certificate)
+            if side is asking and asking.getpeercert():
+                return asking
     raise BadInput(f"a handshake did not end after {HANDSHAKE_STEPS_MAX} steps")
 
 
@@ -180,23 +196,30 @@ def _context(folder: Path, protocol: int, *, dated: bool = True) -> _Context:
         context.load_verify_locations(folder / TRUSTED)
     else:
         context.verify_flags |= NO_CHECK_TIME
-        _trust_lasting(context, (folder / TRUSTED).read_bytes())
+        for certificate in _lasting((folder / TRUSTED).read_bytes()):
+            context.load_verify_locations(cadata=certificate)
     return context
 
 
-def _trust_lasting(context: ssl.SSLContext, bundle: bytes) -> None:
-    """Trust the CAs of a bundle that have not ended long ago.
+def _lasting(bundle: bytes) -> list[str]:
+    """Return the CAs of a bundle, PEM, that have not ended long ago.
 
     What they sign ends with them, and is looked at for each connection; here, nobody who got hold of the key
     of an old CA signs anything new.
     """
+    lasting: list[str] = []
     for text in bundle.split(_END)[:-1]:
         alone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         # Between certificates there may be anything, such as the names of CAs.
         certificate = (text + _END).decode("ascii", "ignore")
         alone.load_verify_locations(cadata=certificate)
         if all(not date_fault(each, time.time(), GRACE_SECONDS) for each in alone.get_ca_certs()):
-            context.load_verify_locations(cadata=certificate)
+            lasting.append(certificate)
+    return lasting
+
+
+def _der(certificate: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificate[certificate.index(_BEGIN) :])
 
 
 def _server_context(folder: Path, verify: ssl.VerifyMode, *, dated: bool = True) -> ssl.SSLContext:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+from stele.adapters.tls.identity import verified_chain
+
 log = logging.getLogger("stele.tls")
 
 READ_BYTES = 256 * 1024
@@ -215,11 +217,14 @@ class TlsTransport(asyncio.Transport):
         self._layer, self._raw = layer, layer.raw
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return also `ssl_object` and `peercert`, the verified certificate of the other side or None."""
+        """Return also `ssl_object`, `peercert`, the verified certificate of the other side or None, and
+        `peerchain`, see `verified_chain`."""
         if name == "ssl_object":
             return self._layer.tls
         if name == "peercert":
             return self._layer.tls.getpeercert() or default
+        if name == "peerchain":
+            return verified_chain(self._layer.tls)
         return self._raw.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -32,6 +32,11 @@ class Encrypted(asyncio.Protocol):
         """The verified certificate of the other side."""
         return cast(dict[str, object], self._transport.get_extra_info("peercert", {}))
 
+    @property
+    def chain(self) -> frozenset[bytes]:
+        """What that was verified by."""
+        return cast(frozenset[bytes], self._transport.get_extra_info("peerchain"))
+
     def abort(self) -> None:
         """End it unused."""
         self._transport.abort()

@@ -18,6 +18,7 @@ from stele.core.tablet.leases import UNKNOWN_INCARNATION
 from stele.member import limits
 from stele.member.replication.dialling import Encrypted, dial
 from stele.member.replication.member_tls import REQUIRED, MemberTls
+from stele.member.replication.renewal import Shown
 from stele.member.replication.request import Request
 from stele.wire import peer
 from stele.wire.resp import ARGUMENT_BYTES
@@ -25,6 +26,7 @@ from stele.wire.resp import ARGUMENT_BYTES
 log = logging.getLogger("stele.links")
 
 POLL_SECONDS = 0.002
+OUTDATED = "a certificate that it began with is of a CA that is no longer trusted, and it was not renewed"
 
 PUSH_BYTES = 64
 """What a message that was not requested counts for, besides its content."""
@@ -97,7 +99,7 @@ class Link:
         self._events = events
         self._connection: Connection | None = None
         self._successor: Connection | None = None
-        self._trusted = self._successor_trusts = ""
+        self._shown = self._shown_next = Shown()
         self._ended = asyncio.Event()
         self.ready = self.renewed = False
         self.sessions = 0
@@ -130,11 +132,12 @@ class Link:
         contexts = self._identity.tls.dialling()
         async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
             if contexts is None:
-                self._trusted = ""
+                self._shown = Shown()
                 await loop.create_connection(lambda: Connection(self), self.host, self._port)
             else:
-                self._trusted = contexts.trusted
-                (await self._encrypted(contexts)).carry(Connection(self))
+                made = await self._encrypted(contexts)
+                self._shown = Shown(loop.time(), (contexts.chain, made.chain))
+                made.carry(Connection(self))
         try:
             await self._ended.wait()
         finally:
@@ -144,7 +147,7 @@ class Link:
     async def _encrypted(self, contexts: Contexts) -> Encrypted:
         """Return a connection to this very member. Raises OSError."""
         made = await dial(contexts.dialling, self.host, self._port)
-        if refusal := self._identity.tls.refusal(made.certificate, self._name):
+        if refusal := self._identity.tls.refusal(made.certificate, made.chain, self._name):
             made.abort()
             raise ConnectionError(f"TLS: the other side is not {self._name}: {refusal}")
         return made
@@ -152,17 +155,23 @@ class Link:
     @property
     def plain(self) -> bool:
         """Whether a session goes on without TLS."""
-        return self.ready and not self._trusted
+        return self.ready and not self._shown.chains
 
     @property
     def encrypted(self) -> bool:
         """Whether a session goes on with TLS."""
-        return self.ready and bool(self._trusted)
+        return self.ready and bool(self._shown.chains)
 
     @property
     def outdated(self) -> bool:
-        """Whether a session goes on that is to be replaced by one with TLS, or with other CAs."""
-        return self.ready and self._identity.tls.is_outdated(self._trusted)
+        """Whether a session goes on that is to be replaced by one with TLS, or with other certificates."""
+        return self.ready and self._identity.tls.is_outdated(self._shown.chains)
+
+    def end_outdated(self) -> None:
+        """End a session that could not be renewed long after one of its CAs was withdrawn."""
+        now = asyncio.get_running_loop().time()
+        if self._shown.outdated_too_long(self._identity.tls, now) and self._connection is not None:
+            self._connection.close(OUTDATED)
 
     async def renew(self) -> None:
         """Replace the session by one with the newest certificate, between two requests.
@@ -178,19 +187,19 @@ class Link:
         except OSError as error:
             self._log_once(f"the link goes on as it is: {error}")
             return
+        self._shown_next = Shown(asyncio.get_running_loop().time(), (contexts.chain, made.chain))
         self.renewed = True
         try:
-            await self._greet_again(made, contexts.trusted)
+            await self._greet_again(made)
         finally:
             self.renewed = False
             self._events.link_resumed(self)
 
-    async def _greet_again(self, made: Encrypted, trusted: str) -> None:
+    async def _greet_again(self, made: Encrypted) -> None:
         if not await self._soon(lambda: not self.requests and not self.in_flight) or not self.ready:
             made.abort()
             return
-        successor, self._successor_trusts = Connection(self), trusted
-        self._successor = successor
+        successor = self._successor = Connection(self)
         try:
             made.carry(successor)
         except ConnectionError as error:
@@ -267,7 +276,7 @@ class Link:
     def _succeed(self, connection: Connection) -> None:
         """End the session, and let the next one begin on this connection."""
         before, self._connection, self._successor = self._connection, connection, None
-        self._trusted = self._successor_trusts
+        self._shown = self._shown_next
         self._end_session()
         if before is not None:
             before.close("renewed")
@@ -394,12 +403,12 @@ class InboundConnections:
             inbound.close(REQUIRED)
 
     def end_outdated(self) -> None:
-        """End sessions that the other side has not renewed long after the trusted CAs have changed: it may
-        have no certificate that is valid now."""
-        now, trusted = asyncio.get_running_loop().time(), self.identity.tls.trusted
+        """End sessions that the other side has not renewed long after its CA was withdrawn: it may have no
+        certificate that is valid now."""
+        now = asyncio.get_running_loop().time()
         for inbound in self.sessions():
-            if inbound.outdated_seconds(trusted, now) > limits.OUTDATED_SECONDS_MAX:
-                inbound.close("it was begun with CAs that are no longer trusted, and was not renewed")
+            if inbound.shown.outdated_too_long(self.identity.tls, now):
+                inbound.close(OUTDATED)
 
     def session(self, member: int) -> "Inbound | None":
         """Return the connection that a member dialed, if there is one."""
@@ -447,15 +456,14 @@ class Inbound:
         self._forwards: deque[peer.Message] = deque()
         self._forwards_bytes = 0
         self._pushed_bytes = 0
-        self._trusted, self._newest_at = "", 0.0
+        self.shown = Shown()
         self.sender = -1
         self.incarnation = UNKNOWN_INCARNATION
         self.format = FIRST
 
     def opened(self, connection: Connection) -> None:
         self._connection = connection
-        self._trusted = self._all.identity.tls.trusted
-        self._newest_at = asyncio.get_running_loop().time()
+        self.shown = Shown(asyncio.get_running_loop().time(), (connection.chain,) if connection.chain else ())
         self._all.add(self)
         asyncio.get_running_loop().call_later(limits.HELLO_SECONDS_MAX, self._check_greeting)
 
@@ -488,7 +496,8 @@ class Inbound:
 
     def _rejection(self, connection: Connection, hello: peer.Hello) -> peer.HelloRejected | None:
         identity = self._all.identity
-        if refusal := identity.tls.refusal(connection.certificate, identity.name_of(hello.sender)):
+        name = identity.name_of(hello.sender)
+        if refusal := identity.tls.refusal(connection.certificate, connection.chain, name):
             return peer.HelloRejected("WRONG_CERTIFICATE", refusal)
         if hello.format != peer.GREETING_FORMAT or identity.formats.common(hello.formats) is None:
             sides = f"member {hello.sender} speaks {hello.formats}, member {identity.me} {identity.formats}"
@@ -515,12 +524,6 @@ class Inbound:
     def plain(self) -> bool:
         """Whether it is a connection without TLS."""
         return self._connection is not None and self._connection.certificate is None
-
-    def outdated_seconds(self, trusted: str, now: float) -> float:
-        """Return for how long it has rested on other CAs than these; 0 when it does not."""
-        if self.plain or self._trusted == trusted:
-            self._newest_at = now
-        return now - self._newest_at
 
     @property
     def full(self) -> bool:

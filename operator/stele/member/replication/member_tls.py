@@ -5,7 +5,7 @@ Others are known by their certificate alone: the cluster's CA, its UID, the role
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
 from stele.adapters.tls.identity import Contexts, TlsIdentity
@@ -124,19 +124,25 @@ class MemberTls:
             raise ConnectionError(f"this member has no usable certificate: {self._identity.problem}")
         return self._identity.contexts
 
-    @property
-    def trusted(self) -> str:
-        """The digest of the CAs that are trusted now; empty without a certificate."""
-        return "" if self._identity.contexts is None else self._identity.contexts.trusted
+    def _trusts(self, chain: frozenset[bytes]) -> bool:
+        """Return whether a CA by which a certificate was verified is trusted now, too."""
+        contexts = self._identity.contexts
+        return contexts is None or bool(chain & contexts.trusted)
 
-    def is_outdated(self, trusted: str) -> bool:
-        """Return whether a connection is to be made again that trusted these CAs; empty: it is plain."""
-        return self.level.dials_tls and self.trusted not in ("", trusted)
+    def is_outdated(self, chains: Collection[frozenset[bytes]]) -> bool:
+        """Return whether a session is to be renewed that has these certificates; without any it is plain."""
+        asked = self.level.dials_tls and self._identity.contexts is not None
+        return asked and not (chains and all(map(self._trusts, chains)))
 
-    def refusal(self, certificate: Certificate | None, name: str) -> str:
-        """Return why a member is not taken that shows this certificate, or nothing. None: it is plain."""
+    def refusal(self, certificate: Certificate | None, chain: frozenset[bytes], name: str) -> str:
+        """Return why a member is not taken that shows this certificate, which was verified by this chain.
+
+        Nothing when it is taken. None: it is plain.
+        """
         if certificate is None:
             return "" if self.level.listens_plain else REQUIRED
+        if not self._trusts(chain):
+            return "the CA of its certificate is no longer trusted"
         expected = Expected(self._cluster, (Role.MEMBER,), name)
         grace = GRACE_SECONDS if self._in_force.grace_expired else 0.0
         refused = peer_refusal(certificate, expected, self._wall(), grace)

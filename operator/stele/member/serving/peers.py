@@ -111,10 +111,12 @@ class Peers:
             self.inbound.require_tls()
 
     async def renew_links(self) -> None:
-        """Renew links without TLS, or with other CAs than those trusted now, one after the other."""
+        """Renew links without TLS, or with a CA that is no longer trusted, one after the other."""
         while True:
             await asyncio.sleep(limits.RENEW_LOOK_SECONDS)
             self.inbound.end_outdated()
+            for link in self.links.values():
+                link.end_outdated()
             outdated = [each for each in self.links.values() if each.outdated]
             pause = min(limits.RENEW_PAUSE_SECONDS, limits.RENEW_ALL_SECONDS / max(1, len(outdated)))
             for link in outdated:
