@@ -152,12 +152,22 @@ CERTIFICATE_LOOK_SECONDS = 10.0
 """Interval of checks whether the files of the certificate have changed."""
 
 RENEW_LOOK_SECONDS = 0.5
-RENEW_IDLE_SECONDS_MAX = 1.0
 RENEW_PAUSE_SECONDS = 10.0
 RENEW_ALL_SECONDS = 1800.0
-"""Links are dialled again where TLS or the trusted CAs have changed: the interval of checks; how long one
-waits for answers to what was sent, before it goes on as it is; the pause between two with other CAs, and how
-long all may take, for which the pause is shorter."""
+"""Links are renewed where TLS is new, or a CA is no longer trusted: the interval of checks; the pause between
+two with another CA, and how long all may take, for which the pause is shorter."""
+
+RENEW_HOLD_SECONDS_MIN = 0.2
+RENEW_HOLD_SECONDS_MAX = 1.0
+RENEW_REST_RATIO = 20
+"""How long a link that is renewed holds traffic back until what was sent is answered, before it goes on as it
+is: twice as long at each attempt, and so many times that are between two."""
+
+RENEW_ANSWER_SECONDS_MAX = 1.0
+"""How long the other side may take to answer the greeting; then the session before ends."""
+
+RENEW_HELD_BYTES_MAX = 4 * 1024 * 1024
+"""What waits on a link meanwhile; above it published messages are dropped."""
 
 OUTDATED_SECONDS_MAX = 3600.0
 """A session ends this long after the CA of one of its certificates is no longer trusted."""

@@ -69,7 +69,7 @@ class Place:
         assert identity.problem == ""
         self.identity = identity
         self.tls = MemberTls(identity, self.cluster, self.security, nothing, time.time)
-        self.inbound = InboundConnections(self, lambda sender, message: self.messages.append(message))
+        self.inbound = InboundConnections(self, self.take)
 
     def show(self, ca: FakeCa, *trusted: FakeCa) -> None:
         """Replace its certificate by one of this CA, and the CAs that it trusts."""
@@ -77,6 +77,12 @@ class Place:
         Leaf(made.certificate, made.key, bundle).write(self.folder / f"m{self.me}")
         self.identity.look()
         assert self.identity.problem == ""
+
+    def take(self, sender: Inbound, message: peer.Message) -> None:
+        if isinstance(message, peer.Heartbeat):
+            sender.send(peer.Lease(message.at, 1.0, ()))
+        else:
+            self.messages.append(message)
 
     @property
     def uuid(self) -> str:
@@ -92,7 +98,8 @@ class Place:
         self.events.append("ready")
 
     def link_message(self, link: Link, message: peer.Message) -> None:
-        self.messages.append(message)
+        if not isinstance(message, peer.Lease):
+            self.messages.append(message)
 
     def link_drained(self, link: Link) -> None:
         self.events.append("drained")
@@ -259,14 +266,14 @@ async def test_a_link_is_renewed_when_nothing_is_under_way_and_stays_when_that_f
 
         link.requests[1] = object()  # type: ignore[assignment]
         renewing = asyncio.create_task(link.renew())
-        await until(lambda: link.renewed)
-        assert (link.ready, link.takes_requests, link.has_room) == (True, False, False)
+        await until(lambda: not link.takes_requests)
+        assert (link.ready, link.has_room) == (True, True)
         await renewing
         assert (link.sessions, link.plain, link.takes_requests) == (1, True, True)
         assert here.events == ["ready", "resumed"]
 
         renewing = asyncio.create_task(link.renew())
-        await until(lambda: link.renewed)
+        await until(lambda: not link.takes_requests)
         link.requests.clear()
         await renewing
         assert (link.sessions, link.plain, link.outdated) == (2, False, False)
@@ -277,8 +284,8 @@ async def test_a_link_is_renewed_when_nothing_is_under_way_and_stays_when_that_f
         here.show(other := FakeCa("other"), other, shared_ca())
         await link.renew()
         assert (link.sessions, link.ready) == (2, True)
-        link.send(peer.Heartbeat(1.0))
-        await until(lambda: there.messages == [peer.Heartbeat(1.0)])
+        link.send(peer.KeysDropped(1))
+        await until(lambda: there.messages == [peer.KeysDropped(1)])
 
 
 async def test_a_link_of_which_the_other_side_goes_while_it_is_renewed_dials_again(tmp_path: Path) -> None:
@@ -289,7 +296,7 @@ async def test_a_link_of_which_the_other_side_goes_while_it_is_renewed_dials_aga
         await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
         link.requests[1] = object()  # type: ignore[assignment]
         renewing = asyncio.create_task(link.renew())
-        await until(lambda: link.renewed)
+        await until(lambda: not link.takes_requests)
         link.requests.clear()
         there.inbound.close_all("it goes")
         await renewing
@@ -305,7 +312,9 @@ async def test_a_link_that_is_stopped_while_it_is_renewed_begins_no_session(tmp_
         await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
         greet, held = Inbound._greet, list[Callable[[], None]]()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Inbound, "_greet", lambda *given: held.append(lambda: greet(*given)))
+            patch.setattr(
+                Inbound, "_greet", lambda *given: held.append(lambda: given[0].ended or greet(*given))
+            )
             renewing = asyncio.create_task(link.renew())
             await until(lambda: held)
         await link.stop()
@@ -316,11 +325,109 @@ async def test_a_link_that_is_stopped_while_it_is_renewed_begins_no_session(tmp_
         assert here.events == ["ready", "lost", "resumed"]
 
 
+async def test_where_a_greeting_is_answered_late_no_request_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other side ends the session before when it reads the greeting: nothing is sent on that one."""
+    monkeypatch.setattr(limits, "RENEW_ANSWER_SECONDS_MAX", 0.1)
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        greet, held = Inbound._greet, list[Callable[[], None]]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Inbound, "_greet", lambda *given: held.append(lambda: greet(*given)))
+            await link.renew()
+            assert held
+            assert not link.takes_requests
+        held[0]()
+        await until(lambda: link.takes_requests)
+        assert (link.sessions, link.encrypted) == (2, True)
+        await until(lambda: len(there.inbound) == 1)
+
+
+class Owner(Place):
+    """Owns what the other member backs up: it answers a request once an operation of it is held there."""
+
+    link: Link
+    paused = True
+    asked: tuple[Inbound, int] | None = None
+
+    def take(self, sender: Inbound, message: peer.Message) -> None:
+        if isinstance(message, peer.Forward):
+            self.asked = sender, message.id
+        elif isinstance(message, peer.Append):
+            sender.send(peer.Acks([]))
+        else:
+            super().take(sender, message)
+
+    def go_on(self) -> None:
+        if self.asked is not None and not self.paused and self.link.has_room:
+            self.link.send_append([], 1)
+
+    def link_resumed(self, link: Link) -> None:
+        self.go_on()
+
+    def link_message(self, link: Link, message: peer.Message) -> None:
+        if isinstance(message, peer.Acks) and self.asked is not None:
+            link.acknowledged()
+            sender, number = self.asked
+            sender.send(peer.Forwarded(number, "", "", b""))
+        elif isinstance(message, peer.Forwarded):
+            del link.requests[message.id]
+
+
+async def test_two_members_that_renew_at_once_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RENEW_HOLD_SECONDS_MIN", 1.0)
+    one, other = (Owner(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(one, other) as one.link, dialled(other, one) as other.link:
+        links = [one.link, other.link]
+        await until(lambda: all(link.ready for link in links))
+        for place in (one, other):
+            await place.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+            place.link.requests[1] = object()  # type: ignore[assignment]
+            place.link.send(peer.Forward(1, 0, 0, b"", [], 0))
+        await until(lambda: one.asked and other.asked)
+        renewing = [asyncio.create_task(link.renew()) for link in links]
+        await until(lambda: not any(link.takes_requests for link in links))
+        for place in (one, other):
+            place.paused = False
+            place.go_on()
+        await asyncio.gather(*renewing)
+        assert [(link.sessions, link.encrypted, link.requests) for link in links] == [(2, True, {})] * 2
+
+
 def peers_of(place: Place, link: Link) -> Peers:
     """The part of a member that looks after its sessions."""
     peers = object.__new__(Peers)
     peers.tls, peers.inbound, peers.links = place.tls, place.inbound, {link.member: link}
     return peers
+
+
+async def test_a_link_that_is_never_quiet_stands_still_for_a_small_part_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("HOLD_SECONDS_MIN", 0.02), ("HOLD_SECONDS_MAX", 0.08), ("LOOK_SECONDS", 0.01)):
+        monkeypatch.setattr(limits, f"RENEW_{name}", seconds)
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        link.requests[1] = object()  # type: ignore[assignment]
+        renewing = asyncio.create_task(peers_of(here, link).renew_links())
+        loop, stood = asyncio.get_running_loop(), 0.0
+        last, end = loop.time(), loop.time() + 2.0
+        while last < end:
+            await asyncio.sleep(0.005)
+            before, last = last, loop.time()
+            stood += 0.0 if link.takes_requests else last - before
+        assert 0.0 < stood < 0.3
+        assert link.sessions == 1
+        link.requests.clear()
+        await until(lambda: link.encrypted)
+        renewing.cancel()
 
 
 async def test_a_link_that_gets_no_tls_counts_as_plain_also_once_it_is_cut(tmp_path: Path) -> None:
@@ -337,6 +444,44 @@ async def test_a_link_that_gets_no_tls_counts_as_plain_also_once_it_is_cut(tmp_p
         await until(lambda: not link.ready)
         await until(lambda: there.tls.acceptor.done >= 2)
         assert (link.ready, peers.plain_links) == (False, 1)
+
+
+async def test_nothing_is_lost_of_what_needs_no_answer_while_a_link_is_renewed(tmp_path: Path) -> None:
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        renewing, number = asyncio.create_task(link.renew()), 0
+        while number < 1000 or not renewing.done():
+            link.send(peer.Publish(b"channel", b"%d" % number), 10)
+            session = there.inbound.session(0)
+            assert session is not None
+            assert session.push(peer.DropKeys(b"keyspace", number), 0)
+            number += 1
+            await asyncio.sleep(0)
+        assert (link.sessions, link.encrypted) == (2, True)
+        await until(lambda: len(there.messages) == len(here.messages) == number)
+        assert there.messages == [peer.Publish(b"channel", b"%d" % each) for each in range(number)]
+        assert here.messages == [peer.DropKeys(b"keyspace", each) for each in range(number)]
+
+
+async def test_while_a_link_is_renewed_what_waits_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RENEW_HELD_BYTES_MAX", 5000)
+    here, there = (Place(n, RIGHT[n](), tmp_path, MemberSecurity(InternalTls.ACCEPT)) for n in (0, 1))
+    async with dialled(here, there) as link:
+        await until(lambda: link.ready)
+        await here.tls.adopt(MemberSettings(member_tls=InternalTls.DIAL))
+        renewing = asyncio.create_task(link.renew())
+        link.in_flight.append(1)
+        await until(lambda: not link.has_room)
+        assert not link.full
+        link.send(peer.Publish(b"channel", b""), 5000)
+        assert link.full
+        await renewing
+        assert not link.full
+        await until(lambda: there.messages == [peer.Publish(b"channel", b"")])
 
 
 async def test_a_ca_that_comes_or_goes_ends_no_session_wherever_the_files_come_first(

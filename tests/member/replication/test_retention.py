@@ -19,6 +19,7 @@ from stele.member import limits
 from stele.member.replication.delayed_replies import Counters
 from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.links import Link
+from stele.member.replication.renewal import Hold
 from stele.member.replication.request import Request
 from stele.member.replication.routes import Routes
 from stele.member.replication.write_rate import WriteRate
@@ -229,8 +230,8 @@ def test_a_window_is_full_at_its_bytes_and_at_its_messages(
             pass
 
     link = object.__new__(Link)
-    link.ready, link.renewed, link._connection = True, False, cast("Any", Room())
-    link.in_flight, link.in_flight_bytes = deque(), 0
+    link.ready, link._hold, link._connection = True, Hold.NOTHING, cast("Any", Room())
+    link.in_flight, link.in_flight_bytes, link._heartbeats = deque(), 0, 0
     for _ in range(3):
         assert link.has_room
         link.send_append([], 1)

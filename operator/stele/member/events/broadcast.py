@@ -38,7 +38,7 @@ class Broadcast:
             if link.full or link.format < EVENTS:
                 self.dropped += 1
             else:
-                link.send(published)
+                link.send(published, _size(channel, message))
 
     def on_publish(self, sender: Inbound, message: peer.Publish) -> None:
         """Take what a client of another member published."""

@@ -17,8 +17,9 @@ from stele.core.formats import FIRST, FormatRange
 from stele.core.tablet.leases import UNKNOWN_INCARNATION
 from stele.member import limits
 from stele.member.replication.dialling import Encrypted, dial
-from stele.member.replication.member_tls import REQUIRED, MemberTls
-from stele.member.replication.renewal import Shown
+from stele.member.replication.identity import Identity
+from stele.member.replication.member_tls import REQUIRED
+from stele.member.replication.renewal import Attempts, Held, Hold, Shown
 from stele.member.replication.request import Request
 from stele.wire import peer
 from stele.wire.resp import ARGUMENT_BYTES
@@ -30,38 +31,6 @@ OUTDATED = "a certificate that it began with is of a CA that is no longer truste
 
 PUSH_BYTES = 64
 """What a message that was not requested counts for, besides its content."""
-
-
-class Identity(Protocol):
-    """This member's identity and the members that it knows, from the table."""
-
-    @property
-    def cluster(self) -> str: ...
-
-    @property
-    def uuid(self) -> str: ...
-
-    @property
-    def me(self) -> int: ...
-
-    @property
-    def incarnation(self) -> int:
-        """How often processes of this member have started on its volume."""
-        ...
-
-    @property
-    def formats(self) -> FormatRange:
-        """What this member speaks with others: nothing below the cluster's features."""
-        ...
-
-    @property
-    def tls(self) -> MemberTls: ...
-
-    def uuid_of(self, member: int) -> str | None: ...
-
-    def name_of(self, member: int) -> str:
-        """Return a member's name; empty when it is unknown."""
-        ...
 
 
 class LinkEvents(Protocol):
@@ -87,7 +56,7 @@ class Link:
 
     `behind` are partitions with something to send; `in_flight` the sizes of unacknowledged Append messages;
     `requests` the forwarded requests, by id; `format` is that of the session; `sessions` counts them.
-    While it is `renewed`, new requests and operations wait for the next session.
+    While it is renewed, new requests wait for the next session, and in the end all that is sent.
     """
 
     def __init__(self, info: MemberInfo, port: int, identity: Identity, events: LinkEvents) -> None:
@@ -99,9 +68,12 @@ class Link:
         self._events = events
         self._connection: Connection | None = None
         self._successor: Connection | None = None
+        self._early: list[peer.Message] = []
         self._shown = self._shown_next = Shown()
+        self._attempts, self._hold, self._held = Attempts(), Hold.NOTHING, Held()
+        self._heartbeats = 0
         self._ended = asyncio.Event()
-        self.ready = self.renewed = False
+        self.ready = False
         self.sessions = 0
         self.format = FIRST
         self.behind: dict[int, None] = {}
@@ -167,6 +139,11 @@ class Link:
         """Whether a session goes on that is to be replaced by one with TLS, or with other certificates."""
         return self.ready and self._identity.tls.is_outdated(self._shown.chains)
 
+    @property
+    def due(self) -> bool:
+        """Whether it is to be renewed now: it is outdated, and the attempt before was not just now."""
+        return self.outdated and asyncio.get_running_loop().time() >= self._attempts.due_s
+
     def end_outdated(self) -> None:
         """End a session that could not be renewed long after one of its CAs was withdrawn."""
         now = asyncio.get_running_loop().time()
@@ -174,50 +151,75 @@ class Link:
             self._connection.close(OUTDATED)
 
     async def renew(self) -> None:
-        """Replace the session by one with the newest certificate, between two requests.
+        """Replace the session by one with the newest certificate, at a moment when nothing is under way.
 
-        The present one goes on until the other side has welcomed the next one, and when that does not happen.
+        The present one goes on when there is no such moment, or the other side refuses the next one.
         """
+        before = self.sessions
         try:
-            contexts = self._identity.tls.dialling()
-            if contexts is None:
-                return
-            async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
-                made = await self._encrypted(contexts)
+            await self._replace()
         except OSError as error:
             self._log_once(f"the link goes on as it is: {error}")
+        self._attempts.note(done=self.sessions > before, now=asyncio.get_running_loop().time())
+
+    async def _replace(self) -> None:
+        contexts = self._identity.tls.dialling()
+        if contexts is None:
             return
+        async with asyncio.timeout(limits.HELLO_SECONDS_MAX):
+            made = await self._encrypted(contexts)
         self._shown_next = Shown(asyncio.get_running_loop().time(), (contexts.chain, made.chain))
-        self.renewed = True
         try:
-            await self._greet_again(made)
+            if await self._is_quiet():
+                await self._greet_again(made)
+            else:
+                made.abort()
+                self._log_once("the link goes on as it is: it was busy all the time")
         finally:
-            self.renewed = False
+            self._release()
             self._events.link_resumed(self)
 
+    async def _is_quiet(self) -> bool:
+        """Hold traffic back until nothing is under way; return whether that came in time.
+
+        Answers to requests may need operations that this member sends, so these go on until the last answer.
+        """
+        end = asyncio.get_running_loop().time() + self._attempts.hold_seconds
+        self._hold = Hold.REQUESTS
+        if not await self._comes(end, lambda: not (self.ready and self.requests)):
+            return False
+        # Once it is answered, the other side has read everything before.
+        self.send(peer.Heartbeat(asyncio.get_running_loop().time()))
+        self._hold = Hold.ALL
+        quiet = await self._comes(end, lambda: not (self.ready and (self.in_flight or self._heartbeats)))
+        return quiet and self.ready
+
     async def _greet_again(self, made: Encrypted) -> None:
-        if not await self._soon(lambda: not self.requests and not self.in_flight) or not self.ready:
-            made.abort()
-            return
         successor = self._successor = Connection(self)
         try:
             made.carry(successor)
-        except ConnectionError as error:
+        except ConnectionError:
             self._successor = None
-            self._log_once(f"the link goes on as it is: {error}")
-            return
-        if not await self._soon(lambda: self._successor is None):
-            successor.close("no answer to the greeting")
+            raise
+        end = asyncio.get_running_loop().time() + limits.RENEW_ANSWER_SECONDS_MAX
+        done = await self._comes(end, lambda: self.ready and successor is not self._successor)
+        if not done and successor is self._successor and self._connection is not None:
+            # The other side may have ended the session, so it does not go on. Nothing is under way on it.
+            self._connection.close("the greeting of the next session is not answered yet")
 
-    async def _soon(self, condition: Callable[[], bool]) -> bool:
-        """Return whether it holds within a short time."""
-        try:
-            async with asyncio.timeout(limits.RENEW_IDLE_SECONDS_MAX):
-                while not condition():  # noqa: ASYNC110  requests are answered in many places
-                    await asyncio.sleep(POLL_SECONDS)
-        except TimeoutError:
-            return False
+    async def _comes(self, end: float, condition: Callable[[], bool]) -> bool:
+        """Return whether it holds before that time."""
+        while not condition():
+            if asyncio.get_running_loop().time() >= end:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
         return True
+
+    def _release(self) -> None:
+        """Send what has waited, on the session that goes on."""
+        self._hold = Hold.NOTHING
+        for message in self._held.take():
+            self.send(message)
 
     def _log_once(self, text: str) -> None:
         """Log a failure once, not at each attempt."""
@@ -248,16 +250,26 @@ class Link:
 
     def received(self, connection: Connection, message: peer.Message) -> None:
         self.heard_at = asyncio.get_running_loop().time()
-        if self.ready and connection is self._connection:
+        if connection is self._successor:
+            self._received_early(connection, message)
+        elif self.ready and connection is self._connection:
+            self._heartbeats = max(0, self._heartbeats - isinstance(message, peer.Lease))
             self._events.link_message(self, message)
         elif isinstance(message, peer.Welcome) and message.uuid == self.uuid:
-            if connection is self._successor:
-                self._succeed(connection)
             self._greeted(connection, message.formats)
         elif isinstance(message, peer.HelloRejected):
             self._log_once(f"refused: {message.code}: {message.detail}")
         else:
             connection.close(f"unexpected {type(message).__name__} before the greeting")
+
+    def _received_early(self, connection: Connection, message: peer.Message) -> None:
+        """Keep it until the session before has ended: what the other side sent on that one comes first."""
+        if isinstance(message, peer.HelloRejected):
+            self._log_once(f"refused: {message.code}: {message.detail}")
+            return
+        if isinstance(message, peer.Welcome):
+            connection.greeted()
+        self._early.append(message)
 
     def _greeted(self, connection: Connection, formats: FormatRange) -> None:
         common = self._identity.formats.common(formats)
@@ -271,15 +283,16 @@ class Link:
         connection.greeted()
         self._last_logged = ""
         log.info("member %d at %s: connected, format %d", self.member, self.host, common)
+        self._release()
         self._events.link_ready(self)
 
     def _succeed(self, connection: Connection) -> None:
-        """End the session, and let the next one begin on this connection."""
-        before, self._connection, self._successor = self._connection, connection, None
-        self._shown = self._shown_next
-        self._end_session()
-        if before is not None:
-            before.close("renewed")
+        """Let the next session begin on this connection: the one before has ended."""
+        self._connection, self._successor, self._shown = connection, None, self._shown_next
+        early, self._early = self._early, []
+        for message in early:
+            if connection is self._connection:
+                self.received(connection, message)
 
     def require(self, features: int) -> None:
         """End a session of a format below the cluster's features: the other side lacks what is in force."""
@@ -291,22 +304,23 @@ class Link:
 
     def closed(self, connection: Connection, reason: str) -> None:
         if connection is self._successor:
-            self._successor = None
+            self._successor, self._early = None, []
             self._log_once(f"the session goes on as it is: {reason}")
         elif connection is self._connection:
             if self.ready and self._successor is None:
                 self._log_once(f"disconnected: {reason}")
             self._connection = None
-        if self._connection is None:
+            self._end_session()
             if self._successor is None:
                 self._ended.set()
-            self._end_session()
+            else:
+                self._succeed(self._successor)
 
     def _end_session(self) -> None:
         was_ready, self.ready = self.ready, False
         self.behind.clear()
         self.in_flight.clear()
-        self.in_flight_bytes = 0
+        self.in_flight_bytes = self._heartbeats = 0
         lost = self.take_requests()
         if was_ready or lost:
             self._events.link_lost(self, lost)
@@ -319,13 +333,14 @@ class Link:
     @property
     def takes_requests(self) -> bool:
         """Return whether requests may be sent now: the session stays until they are answered."""
-        return self.ready and not self.renewed
+        return self.ready and self._hold is Hold.NOTHING
 
     @property
     def has_room(self) -> bool:
         """Return whether more operations may be sent now."""
         return (
-            self.takes_requests
+            self.ready
+            and self._hold is not Hold.ALL
             and self._connection is not None
             and not self._connection.full
             and self.in_flight_bytes < limits.PEER_WINDOW_BYTES
@@ -335,10 +350,16 @@ class Link:
     @property
     def full(self) -> bool:
         """Whether the member does not read, so that what may be lost should not be sent."""
+        if self._hold is Hold.ALL:
+            return self._held.full
         return self._connection is None or not self.ready or self._connection.full
 
-    def send(self, message: peer.Message) -> None:
-        if self._connection is not None and self.ready:
+    def send(self, message: peer.Message, size: int = 0) -> None:
+        """Send it, or keep it while all waits. `size` is that of its content, where it may be long."""
+        if self._hold is Hold.ALL:
+            self._held.add(message, size)
+        elif self._connection is not None and self.ready:
+            self._heartbeats += isinstance(message, peer.Heartbeat)
             self._connection.send(message)
 
     def send_append(self, items: list[peer.AppendItem], size: int) -> None:
@@ -352,10 +373,11 @@ class Link:
             self.in_flight_bytes -= self.in_flight.popleft()
 
     async def stop(self) -> None:
+        for connection in (self._successor, self._connection):
+            if connection is not None:
+                connection.close("link closed")
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._successor is not None:
-            self._successor.close("link closed")
 
 
 class InboundConnections:

@@ -113,16 +113,16 @@ class Peers:
     async def renew_links(self) -> None:
         """Renew links without TLS, or with a CA that is no longer trusted, one after the other."""
         while True:
-            await asyncio.sleep(limits.RENEW_LOOK_SECONDS)
             self.inbound.end_outdated()
             for link in self.links.values():
                 link.end_outdated()
-            outdated = [each for each in self.links.values() if each.outdated]
-            pause = min(limits.RENEW_PAUSE_SECONDS, limits.RENEW_ALL_SECONDS / max(1, len(outdated)))
-            for link in outdated:
-                seconds = 0.0 if link.plain else pause
-                await link.renew()
-                await asyncio.sleep(seconds)
+            pause = limits.RENEW_LOOK_SECONDS
+            due = next((each for each in self.links.values() if each.due), None)
+            if due is not None:
+                most = min(limits.RENEW_PAUSE_SECONDS, limits.RENEW_ALL_SECONDS / len(self.links))
+                pause = 0.0 if due.plain else most
+                await due.renew()
+            await asyncio.sleep(pause)
 
     def _link(self, info: MemberInfo) -> Link:
         return Link(info, self._settings.peer_port, self, self)
