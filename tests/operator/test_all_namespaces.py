@@ -28,6 +28,7 @@ RIGHTS = {
     **dict.fromkeys(("configmaps", "services", "persistentvolumeclaims"), CHANGE),
     "pods": CHANGE | {"deletecollection"},
     "poddisruptionbudgets.policy": CHANGE,
+    "networkpolicies.networking.k8s.io": {"get", "create", "update", "delete"},
     "controllerrevisions.apps": {"get", "list", "create", "update", "delete"},
     **dict.fromkeys(("events", "events.events.k8s.io"), CHANGE - {"update", "delete"}),
     "serviceaccounts": {"get"},

@@ -14,16 +14,18 @@ import yaml
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
 from stele.adapters.environment import read
 from stele.adapters.kubernetes.bulk_job import DEFAULTS, manifest
-from stele.copyjob.conf import (
+from stele.master.manifests import copier_pod, labels, member_pod
+from stele.master.network_rules import OPERATOR
+from stele.master.settings import Settings
+from stele.model import TabletCluster, TabletMember
+from stele.wire.pods import (
     COPIER_LABEL,
     DRIVER_BLOCK_PORT,
     DRIVER_PORT,
+    DRIVER_PORTS_MAX,
     EXECUTOR_BLOCK_PORT,
-    PORTS_MAX,
 )
-from stele.master.manifests import copier_pod, labels, member_pod
-from stele.master.settings import Settings
-from stele.model import TabletCluster, TabletMember
+from tests.fakes.network_plugin import End, NetworkPlugin
 
 pytestmark = pytest.mark.control_plane
 
@@ -210,48 +212,25 @@ def test_secrets_to_pull_with_reach_every_account_and_every_pod(
     assert told["STELE_IMAGE_PULL_SECRETS"] == "one,two"
 
 
-def reaching(policy: dict[str, Any], port: int, pod: dict[str, str], namespace: str = "a") -> bool:
-    """Whether the policy lets a pod with these labels, of that namespace, reach the port of its own pods."""
-
-    def labelled(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-        wanted, needed = selector.get("matchLabels", {}), selector.get("matchExpressions", [])
-        assert all(each["operator"] == "Exists" for each in needed)
-        return wanted.items() <= labels.items() and all(each["key"] in labels for each in needed)
-
-    def among(peer: dict[str, Any]) -> bool:
-        own = {"kubernetes.io/metadata.name": namespace}
-        there = labelled(peer["namespaceSelector"], own) if "namespaceSelector" in peer else namespace == "a"
-        return there and "podSelector" in peer and labelled(peer["podSelector"], pod)
-
-    return any(
-        any(each["port"] <= port <= each.get("endPort", each["port"]) for each in rule["ports"])
-        and ("from" not in rule or any(map(among, rule["from"])))
-        for rule in policy["spec"]["ingress"]
-    )
-
-
 def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane) -> None:
     """Labels of the pods as the product makes them."""
     sets = ("networkPolicy.enabled=true", "watchNamespaces={a}")
     rendered = by_kind(render(bare_control_plane, "shop", *sets))
-    policies = {each["metadata"]["name"].rpartition("-")[2]: each for each in rendered["NetworkPolicy"]}
+    plugin = NetworkPlugin(rendered["NetworkPolicy"])
     (deployment,) = rendered["Deployment"]
     operator = deployment["spec"]["template"]["metadata"]["labels"]
+    assert OPERATOR.items() <= operator.items()
     member, copier = labels("demo", "member", "demo-0"), labels("demo", "copier")
     executor = {"spark-role": "executor", COPIER_LABEL: "demo-copier"}
     bulk = manifest(CLUSTER, "1Gi", {"image": "i"})["spec"]["template"]["metadata"]["labels"]
-    pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
+    of_pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
+    pods = {name: End("a", given) for name, given in of_pods.items()}
     for name, pod in pods.items():
-        assert {each["metadata"]["name"] for each in policies.values() if selects(each, pod)} == {
-            policies[name]["metadata"]["name"]
-        }
-    callers = {"operator": operator, **pods, "other": {"app": "shop"}}
+        assert [each["metadata"]["name"] for each in plugin.selecting(pod)] == [f"stele-operator-{name}"]
+    callers = {"operator": End("shop", operator), **pods, "other": End("a", {"app": "shop"})}
 
     def let_in(name: str, port: int) -> set[str]:
-        where = {"operator": "shop"}
-        return {
-            who for who, pod in callers.items() if reaching(policies[name], port, pod, where.get(who, "a"))
-        }
+        return {who for who, source in callers.items() if plugin.connects(source, pods[name], port)}
 
     assert all(let_in("members", port) == callers.keys() for port in (6379, 6380, 6381))
     assert let_in("members", 7000) == {"members"}
@@ -260,16 +239,12 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     assert let_in("members", 7002) == {"members", "executors", "bulk"}
     assert let_in("copiers", 7010) == {"operator", "executors"}
     for first in (DRIVER_PORT, DRIVER_BLOCK_PORT):
-        assert let_in("copiers", first) == let_in("copiers", first + PORTS_MAX - 1) == {"executors"}
-        assert let_in("copiers", first - 1) == let_in("copiers", first + PORTS_MAX) == set()
+        assert let_in("copiers", first) == let_in("copiers", first + DRIVER_PORTS_MAX - 1) == {"executors"}
+        assert let_in("copiers", first - 1) == let_in("copiers", first + DRIVER_PORTS_MAX) == set()
     assert let_in("executors", EXECUTOR_BLOCK_PORT) == {"copiers", "executors"}
     assert let_in("executors", EXECUTOR_BLOCK_PORT + 1) == set()
     assert let_in("bulk", 7003) == set()
-    assert not reaching(policies["members"], 7001, operator, "a")
-
-
-def selects(policy: dict[str, Any], pod: dict[str, str]) -> bool:
-    return policy["spec"]["podSelector"].get("matchLabels", {}).items() <= pod.items()
+    assert not plugin.connects(End("a", operator), pods["members"], 7001)
 
 
 def test_network_policies_are_off_and_take_further_peers(bare_control_plane: ControlPlane) -> None:
@@ -393,6 +368,11 @@ def test_the_notes_name_the_next_commands(control_plane: ControlPlane, installed
         ("stele-operator", "delete", "pods", True),
         ("stele-operator", "create", "persistentvolumeclaims", True),
         ("stele-operator", "update", "poddisruptionbudgets.policy", True),
+        *(
+            ("stele-operator", verb, "networkpolicies.networking.k8s.io", True)
+            for verb in ("get", "create", "update", "delete")
+        ),
+        ("stele-operator", "list", "networkpolicies.networking.k8s.io", False),
         ("stele-operator", "update", "leases.coordination.k8s.io", True),
         ("stele-operator", "create", "events", True),
         ("stele-operator", "list", "customresourcedefinitions.apiextensions.k8s.io", True),

@@ -60,6 +60,33 @@ def template(**fields: Any) -> dict[str, Any]:
     return cluster(podTemplate=fields)
 
 
+NETWORK = "spec.security.networkPolicy"
+BLOCK = {"cidr": "10.0.0.0/8"}
+BAD_PEERS: list[tuple[list[Any], str]] = [
+    ([], ": Invalid value"),
+    ([{}], '[0]: Invalid value: "object": spec.security.networkPolicy: a peer needs ipBlock alone, or'),
+    ([{"ipBlock": BLOCK}, {"podSelector": {}, "ipBlock": BLOCK}], "[1]: Invalid value"),
+    ([{"ipBlock": {}}], "[0].ipBlock.cidr: Required value"),
+    ([{"ipBlock": {"cidr": "10.0.0.1"}}], "[0].ipBlock.cidr: Invalid value"),
+    ([{"ipBlock": {"cidr": "10.0.0.256/8"}}], "[0].ipBlock.cidr: Invalid value"),
+    ([{"ipBlock": {"cidr": "fd00::/129"}}], "[0].ipBlock.cidr: Invalid value"),
+    ([{"ipBlock": {**BLOCK, "except": ["all"]}}], "[0].ipBlock.except[0]: Invalid value"),
+    ([{"podSelector": {"matchLabels": {"a b": "c"}}}], "[0].podSelector.matchLabels: Invalid value"),
+    ([{"podSelector": {"matchLabels": {"a": "b c"}}}], "[0].podSelector.matchLabels.a"),
+    (
+        [{"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}],
+        "[0].namespaceSelector.matchExpressions[0].operator: Unsupported value",
+    ),
+    (
+        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}],
+        "[0].podSelector.matchExpressions[0]: Invalid value",
+    ),
+    (
+        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}],
+        "[0].podSelector.matchExpressions[0]: Invalid value",
+    ),
+]
+
 CREATED_BADLY = [
     (cluster(replicas=9), "spec.replicas must be a whole number from 1 to 7"),
     (cluster(replicas=0), "spec.replicas must be a whole number from 1 to 7"),
@@ -100,6 +127,12 @@ CREATED_BADLY = [
         cluster(security={"clients": {"tls": "Off", "clientCertificates": "Require"}}),
         "clientCertificates needs spec.security.clients.tls Optional or Required",
     ),
+    *(
+        (cluster(security={"networkPolicy": {"enabled": True, "clients": peers}}), f"{NETWORK}.clients{text}")
+        for peers, text in BAD_PEERS
+    ),
+    (cluster(security={"networkPolicy": {"admins": [{"ipBlock": BLOCK}] * 33}}), ".admins: Too many"),
+    (cluster(security={"networkPolicy": {"enabled": "yes"}}), f"{NETWORK}.enabled: Invalid value"),
     (cluster(spark={"executors": 0}), "spec.spark.executors must be a whole number from 1 to 100"),
     (cluster(spark={"cores": 65}), "spec.spark.cores must be a whole number from 1 to 64"),
     (cluster(spark={"memory": "256Mi"}), "spec.spark.memory must be at least 512Mi"),
@@ -381,7 +414,7 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
     filled = {key: value for key, value in model.spec.to_dict().items() if key not in WITHOUT_DEFAULTS}
     # Nothing in it has a default.
     assert filled["resp"].pop("cluster") == {}
-    assert filled.pop("security") == {"clients": {}, "members": {}}
+    assert filled.pop("security") == {"clients": {}, "members": {}, "networkPolicy": {}}
     assert stored == filled
 
 

@@ -11,6 +11,11 @@ from typing import Any
 from stele.copyjob.settings import Settings
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.pods import (
+    COPIER_LABEL,
+    DRIVER_BLOCK_PORT,
+    DRIVER_PORT,
+    DRIVER_PORTS_MAX,
+    EXECUTOR_BLOCK_PORT,
     SPARK_SECRET_FILE,
     SPARK_SECRET_MOUNT,
     container_security,
@@ -23,14 +28,9 @@ OVERHEAD_MIB_MIN = 256
 EXECUTOR_IDLE_SECONDS = 60
 TASK_FAILURES_MAX = 3
 MEMBER_LABEL = "stele.dev/member"
-COPIER_LABEL = "stele.dev/copier"
 START_LABEL = "stele.dev/copier-start"
 MOUNT = "/staging"
 CONTAINER = "spark-kubernetes-executor"
-DRIVER_PORT, DRIVER_BLOCK_PORT, EXECUTOR_BLOCK_PORT = 7100, 7300, 7079
-PORTS_MAX = 128
-"""Length of the port ranges from DRIVER_PORT and DRIVER_BLOCK_PORT, where each driver takes the first
-free port: for 64 drivers, and as many that are ending."""
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _UNITS_KIB = {"k": 1, "m": 1024, "g": 1024 * 1024}
 
@@ -73,7 +73,7 @@ def _authenticated() -> dict[str, str]:
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(DRIVER_BLOCK_PORT),
         "spark.blockManager.port": str(EXECUTOR_BLOCK_PORT),
-        "spark.port.maxRetries": str(PORTS_MAX - 1),
+        "spark.port.maxRetries": str(DRIVER_PORTS_MAX - 1),
     }
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from stele.adapters.kubernetes.api import PODS, Api
 from stele.adapters.kubernetes.pod_login import ACCOUNT, PodLogin
-from stele.copyjob.conf import COPIER_LABEL, START_LABEL
+from stele.copyjob.conf import START_LABEL
 from stele.copyjob.settings import Settings
 from stele.errors import SteleError
+from stele.wire.pods import COPIER_LABEL
 
 log = logging.getLogger(__name__)
 

@@ -89,6 +89,20 @@ class Children:
             await self._api.replace(kind, self._namespace, _over(stored, body))
         self._written[f"{kind.plural}/{name}"] = body
 
+    def look_again(self, kind: Kind) -> None:
+        """Have `apply` write each object of a kind once more, in case others changed or deleted it."""
+        self._written = {
+            name: body for name, body in self._written.items() if not name.startswith(f"{kind.plural}/")
+        }
+
+    async def withdraw(self, kind: Kind, name: str, owner: str) -> None:
+        """Delete our object, of a kind that is not cached, if it exists."""
+        self._written.pop(f"{kind.plural}/{name}", None)
+        with self._noting_refusal(kind, {"metadata": {"name": name}}):
+            stored = await self._api.find(kind, self._namespace, name)
+            if stored is not None and belongs_to(stored, owner):
+                await self._api.delete(kind, self._namespace, name, stored["metadata"]["uid"])
+
     async def replace(self, kind: Kind, stored: Object, body: Object) -> None:
         """Write `body` over our cached object, unless it is the same or the object has changed."""
         if body != stored:

@@ -39,6 +39,7 @@ from stele.master.member_objects import MemberObjects
 from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
 from stele.master.namespace import NamespaceSetup
+from stele.master.network_policies import NetworkPolicies
 from stele.master.nodes import DOUBT_SECONDS, Nodes
 from stele.master.outdated import OutdatedObjects
 from stele.master.placements import waits_until
@@ -102,6 +103,7 @@ class KubernetesClusterObjects:
             api, cache, _keyspace_store(api, cluster), cluster.metadata.namespace, cluster.metadata.name
         )
         self._security = ClusterSecurity(api, cache, settings, cluster.key)
+        self._policies = NetworkPolicies(api, cache, self._children, settings.own_namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._read: Object | None = None
         self.unreadable: Unreadable | None = None
@@ -276,7 +278,7 @@ class KubernetesClusterObjects:
             await self._restarts.finish(member)
 
     async def ensure_shared(self) -> None:
-        """Create or update the services, the budget and the copier."""
+        """Create or update the services, the budget, the copier and what else all members share."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
         children.begin_round()
         await self.read_nodes()
@@ -292,6 +294,7 @@ class KubernetesClusterObjects:
         await self._ensure_keyspaces()
         listed = [member for _, member in self._members.listed]
         await self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
+        await self._policies.ensure(cluster, self._now())
 
     async def _ensure_keyspaces(self) -> None:
         """Store the catalog of keyspaces and take the next step of those that are deleted, as the master."""
@@ -346,7 +349,8 @@ class KubernetesClusterObjects:
         wanted = facts.cluster_status(cluster, view, f"{self.name}-{state.plan_id}")
         early = facts.too_early(view, cluster.status, wanted)
         if early:
-            wanted = cluster.status.model_copy(update={"epoch": state.epoch})
+            security = self._policies.noted(cluster.status.security, cluster)
+            wanted = cluster.status.model_copy(update={"epoch": state.epoch, "security": security})
         if self.unreadable is not None:
             wanted = facts.invalid(wanted, self.unreadable, view.clock)
         await self._patch(CLUSTERS, self.name, wanted.to_dict())
@@ -367,6 +371,7 @@ class KubernetesClusterObjects:
         unknown = self._nodes.problem(keys, self._members.node_names()) if keys else ""
         pods = ((member, self._members.pod(stored)) for stored, member in self._members.listed)
         updated, outdated, resizing = self._outdated.of_all(cluster, pods)
+        security = self._security.facts(cluster, self.desired(), state)
         return View(
             state,
             self.desired(),
@@ -387,7 +392,7 @@ class KubernetesClusterObjects:
             self._nodes.unreadable(),
             self._members.maintenance_problems(),
             manifests.member_image(cluster, self._settings.members),
-            self._security.facts(cluster, self.desired(), state),
+            replace(security, status=self._policies.noted(security.status, cluster)),
         )
 
     async def _write_members(self, view: View) -> None:

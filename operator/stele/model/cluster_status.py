@@ -88,6 +88,8 @@ class SecurityStatus(Model):
     """TLS among members. Accept and Dial are on the way: both take plain connections, Dial makes none."""
     days_left: int | None = Field(default=None, json_schema_extra={"format": "int64"})
     """Whole days until the first certificate of members or CA ends; below zero once it has."""
+    network_policies: bool | None = None
+    """True while the operator's NetworkPolicies may exist: from before they are made until they are gone."""
 
 
 class TabletClusterStatus(Model):

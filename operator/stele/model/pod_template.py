@@ -23,7 +23,9 @@ OWN_LABELS = tuple(
 )
 OWN_VARIABLES = "STELE_"
 
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+LABEL_NAME = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABEL_NAME_LENGTH = NAME_LENGTH + 1 + LABEL_LENGTH
+_KEY = re.compile(LABEL_NAME)
 _LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
 _SET_BY_OPERATOR = "is set by the operator; leave it out"
@@ -38,9 +40,15 @@ Id = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "int6
 Weight = Annotated[int, Field(ge=1, le=100, json_schema_extra={"format": "int32"})]
 
 
-def _checked_key(key: str) -> str:
-    if not _KEY.fullmatch(key) or len(key) > NAME_LENGTH + 1 + LABEL_LENGTH:
+def checked_label_name(key: str) -> str:
+    """Return the name of a label or an annotation. Raises ValueError."""
+    if not _KEY.fullmatch(key) or len(key) > LABEL_NAME_LENGTH:
         raise ValueError(f"{shown(key)} is no name of a label or an annotation; write one such as team")
+    return key
+
+
+def _checked_key(key: str) -> str:
+    checked_label_name(key)
     if key.startswith(OWN_PREFIX):
         raise ValueError(f"{key} {_SET_BY_OPERATOR}")
     return key

@@ -1,4 +1,4 @@
-"""spec.security of a TabletCluster: what clients must bring, and TLS among members."""
+"""spec.security of a TabletCluster: what clients must bring, TLS among members, and who reaches its pods."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.model.cluster_status import SecurityStatus
 from stele.model.common import Model, cel
+from stele.model.network_policy import NetworkPolicy
 
 
 class ClientSecurity(Model):
@@ -114,10 +115,11 @@ def _rank(level: StrEnum) -> int:
 
 
 class Security(Model):
-    """Encryption and identity."""
+    """Encryption, identity, and who may open connections."""
 
     clients: ClientSecurity = Field(default_factory=ClientSecurity)
     members: MembersSecurity = Field(default_factory=MembersSecurity)
+    network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy)
 
     @property
     def asks_tls(self) -> bool:

@@ -24,7 +24,12 @@ class Problem(NamedTuple):
 
 def problems(cluster: TabletCluster) -> list[Problem]:
     """Return everything in the spec that cannot be fulfilled as written. Pure."""
-    return [*_too_few_members(cluster), *_requests_above_limits(cluster), *_volume_too_small(cluster)]
+    return [
+        *_too_few_members(cluster),
+        *_requests_above_limits(cluster),
+        *_volume_too_small(cluster),
+        *_unusable_blocks(cluster),
+    ]
 
 
 def _too_few_members(cluster: TabletCluster) -> list[Problem]:
@@ -61,3 +66,10 @@ def _volume_too_small(cluster: TabletCluster) -> list[Problem]:
         "member accepts no copy, and with less than 64Mi no write; raise it"
     )
     return [Problem(Reason.VOLUME_TOO_SMALL, message)]
+
+
+def _unusable_blocks(cluster: TabletCluster) -> list[Problem]:
+    """Report blocks of addresses of which Kubernetes makes no NetworkPolicy."""
+    policy = cluster.spec.security.network_policy
+    found = policy.problems() if policy.enabled else ()
+    return [Problem(Reason.INVALID_RESOURCE, text) for text in found]

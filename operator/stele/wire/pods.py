@@ -1,4 +1,4 @@
-"""Settings shared by the pods that the master creates and those of copy jobs.
+"""Settings, labels and ports shared by the pods that the master creates and those of copy jobs.
 
 They are not in `model` because the image of copy jobs lacks pydantic.
 """
@@ -7,6 +7,13 @@ from typing import Any
 
 USER = 10001
 """User and group of the images, and group of the volumes."""
+
+COPIER_LABEL = "stele.dev/copier"
+"""Of executors: the pod of their driver."""
+DRIVER_PORT, DRIVER_BLOCK_PORT, EXECUTOR_BLOCK_PORT = 7100, 7300, 7079
+DRIVER_PORTS_MAX = 128
+"""Length of the port ranges from DRIVER_PORT and DRIVER_BLOCK_PORT, where each driver takes the first
+free port: for 64 drivers, and as many that are ending."""
 
 SPARK_SECRET_FOLDER = "/etc/stele/spark"
 SPARK_SECRET_KEY = "secret"

@@ -25,6 +25,15 @@ ASK_SECONDS = 0.5
 CHUNK_BYTES = 1024 * 1024
 
 
+def labels_of(cluster: str) -> dict[str, str]:
+    """Return the labels of a cluster's Jobs and their pods."""
+    return {
+        "app.kubernetes.io/name": "stele",
+        "app.kubernetes.io/component": "bulk",
+        "app.kubernetes.io/instance": cluster,
+    }
+
+
 def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Object:
     """Return a Job of a single attempt, as its pod has the file. It is owned by its TabletCluster."""
     meta = cluster["metadata"]
@@ -34,11 +43,7 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Objec
         "name": meta["name"],
         "uid": meta["uid"],
     }
-    labels = {
-        "app.kubernetes.io/name": "stele",
-        "app.kubernetes.io/component": "bulk",
-        "app.kubernetes.io/instance": meta["name"],
-    }
+    labels = labels_of(meta["name"])
     return {
         "apiVersion": JOBS.api,
         "kind": JOBS.kind,
