@@ -10,12 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from stele.model.common import Model, cel
-from stele.model.pod_template import (
-    LABEL_NAME,
-    LABEL_NAME_LENGTH,
-    LabelValue,
-    checked_label_name,
-)
+from stele.model.pod_template import LABEL_NAME, LABEL_NAME_LENGTH, LabelValue, checked_label_name
 
 Network = IPv4Network | IPv6Network
 
@@ -64,7 +59,7 @@ class LabelCondition(Model):
         )
     )
 
-    key: LabelName = Field(max_length=LABEL_NAME_LENGTH, pattern=LABEL_NAME)
+    key: str = Field(max_length=LABEL_NAME_LENGTH, pattern=LABEL_NAME)
     """Name of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
     """How the label is compared with `values`."""
