@@ -100,26 +100,26 @@ OF_SPARK = [7010, 7078, 7079, 7080, 7099, 7100, 7227, 7228, 7299, 7300, 7427, 74
 PORTS = [22, *OF_MEMBERS, 7003, *OF_SPARK, 8080]
 WITH_PEERS: dict[str, dict[int, set[str]]] = {
     "member": {
-        **dict.fromkeys((6379, 6380, 6381), {"client"}),
+        **{key: {"client"} for key in (6379, 6380, 6381)},
         7000: MEMBERS,
         7001: {"operator", "bulk", "node"},
         7002: MEMBERS | {"executor", "bulk", "node"},
         7004: {"prometheus"},
     },
-    "copier": {7010: {"operator", "executor"}, **dict.fromkeys((7100, 7227, 7300, 7427), {"executor"})},
+    "copier": {7010: {"operator", "executor"}, **{key: {"executor"} for key in (7100, 7227, 7300, 7427)}},
     "executor": {7079: {"copier", "executor"}},
     "bulk": {7003: {"node"}},
 }
 WITHOUT_PEERS: dict[str, dict[int, set[str]]] = {
     "other's member": {
-        **dict.fromkeys((6379, 6380, 6381, 7004), set(OPEN)),
+        **{key: set(OPEN) for key in (6379, 6380, 6381, 7004)},
         7000: {"other's member", "other's member 1"},
         7001: {"operator", "other's bulk"},
         7002: {"other's member", "other's member 1", "other's executor", "other's bulk"},
     },
     "other's copier": {
         7010: {"operator", "other's executor"},
-        **dict.fromkeys((7100, 7227, 7300, 7427), {"other's executor"}),
+        **{key: {"other's executor"} for key in (7100, 7227, 7300, 7427)},
     },
     "other's executor": {7079: {"other's copier", "other's executor"}},
     "other's bulk": {},
