@@ -62,7 +62,6 @@ def _authenticated() -> dict[str, str]:
         "spark.authenticate": "true",
         # Not the variants `.driver.file` and `.executor.file`: before an executor has connected to the
         # driver, it only reads this one.
-        # driver looks at this one only.
         "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         f"{crypto}.enabled": "true",
         f"{crypto}.authEngineVersion": "2",
@@ -142,6 +141,7 @@ def pod_template(job: CopyJob, settings: Settings) -> str:
             "topologyKey": "kubernetes.io/hostname",
         }
     ]
+    # Writes to /tmp too: Spark mounts a volume at each folder that the driver's SPARK_LOCAL_DIRS names.
     container: dict[str, Any] = {
         "name": CONTAINER,
         "securityContext": container_security(),

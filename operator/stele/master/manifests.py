@@ -235,10 +235,6 @@ def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:
     return _object("policy/v1", "PodDisruptionBudget", name, marks, owned_by_cluster(cluster), spec=spec)
 
 
-def _security() -> Object:
-    return container_security() | {"readOnlyRootFilesystem": True}
-
-
 def _probe(path: str, port: str, period: int, failures: int) -> Object:
     check = {"path": path, "port": port}
     return {"httpGet": check, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
@@ -280,7 +276,7 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
         },
         "resources": _resources(cluster),
         "terminationMessagePolicy": LAST_LOG,
-        "securityContext": _security(),
+        "securityContext": container_security(),
         "volumeMounts": [*_mounts(), USERS_MOUNT],
     }
 
@@ -302,7 +298,7 @@ def _transfer_container(image: str, pull: str) -> Object:
         "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "terminationMessagePolicy": LAST_LOG,
-        "securityContext": _security(),
+        "securityContext": container_security(),
         "volumeMounts": _mounts(),
     }
 
@@ -433,7 +429,7 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         "readinessProbe": _probe("/healthz", "http", 2, 3),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
         "terminationMessagePolicy": LAST_LOG,
-        "securityContext": _security(),
+        "securityContext": container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, SPARK_SECRET_MOUNT],
     }
     spec: Object = {

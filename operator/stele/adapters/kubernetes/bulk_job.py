@@ -10,10 +10,10 @@ import aiohttp
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object
 from stele.errors import BadInput, Refused, SteleError, Unavailable
+from stele.wire.pods import container_security, pod_security
 
 PORT = 7003
 WORK = "/work"
-USER = 10001
 DEFAULTS = "stele-bulk"
 """ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
 READY_SECONDS_MAX = 180.0
@@ -68,13 +68,7 @@ def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
         "imagePullSecrets": [{"name": name} for name in names],
         "containers": [_container(memory, defaults)],
         "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
     }
 
 
@@ -88,11 +82,7 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}},
         "readinessProbe": {"httpGet": {"path": "/job", "port": PORT}, "periodSeconds": 1},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "volumeMounts": [{"name": "work", "mountPath": WORK}, {"name": "tmp", "mountPath": "/tmp"}],
     }
 
