@@ -4,6 +4,8 @@ import pytest
 
 from stele.adapters.kubernetes.api import _verb_and_kind
 from stele.core.placement.migration import Type
+from stele.errors import Refused
+from stele.master.loop import LOGGED_SECONDS
 from stele.master.metrics import RECONCILE_ERRORS, forget_cluster, migration_metric
 from tests.master.harness import formed
 
@@ -47,6 +49,25 @@ async def test_migrations_that_ended_are_counted_by_type_and_result() -> None:
     assert len(found) == 2 * len(Type)
     assert sum(number for (_, result), number in found.items() if result == "done") > 0
     assert sum(number for (_, result), number in found.items() if result == "rolled_back") == 0
+
+
+async def test_a_failure_that_each_round_meets_is_logged_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = await formed()
+
+    async def refused() -> None:
+        raise Refused("the node port is taken")
+
+    monkeypatch.setattr(harness.world, "ensure_shared", refused)
+    for _ in range(10):
+        await harness.tick(2.0)
+    assert [each for each in caplog.messages if "node port" in each] == [
+        "shared objects: REFUSED: the node port is taken"
+    ]
+    await harness.tick(LOGGED_SECONDS)
+    await harness.tick()
+    assert len([each for each in caplog.messages if "node port" in each]) == 2
 
 
 def test_a_deleted_cluster_leaves_no_series() -> None:

@@ -6,7 +6,7 @@ is being deleted, by `leaving`. What the API server refuses is reported by `refu
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import AlreadyExists, Api, Kind
 from stele.errors import BadInput, Refused
@@ -14,6 +14,17 @@ from stele.master.cache import Cache
 from stele.model.ownership import belongs_to, leaves
 
 Object = dict[str, Any]
+
+RETRY_SECONDS = 10.0
+"""Seconds until an object that the API server refused is tried again as it was."""
+
+
+class Refusal(NamedTuple):
+    """An object that the API server refused, and why."""
+
+    body: Object
+    why: str
+    at_seconds: float
 
 
 class Children:
@@ -26,9 +37,12 @@ class Children:
         self._obstacles_before: dict[str, bool] = {}
         self._refusals: dict[str, str] = {}
         self._refusals_before: dict[str, str] = {}
+        self._refused: dict[str, Refusal] = {}
+        self._now_seconds = float("-inf")
 
-    def begin_round(self) -> None:
+    def begin_round(self, now_seconds: float) -> None:
         """Start a new round: an obstacle is reported until two rounds in a row did not meet it."""
+        self._now_seconds = now_seconds
         self._obstacles_before, self._obstacles = self._obstacles, {}
         self._refusals_before, self._refusals = self._refusals, {}
 
@@ -72,9 +86,22 @@ class Children:
         return own
 
     async def apply(self, kind: Kind, body: Object, owner: str) -> None:
-        """Create our object, or overwrite the fields in `body`, unless this process wrote the same last."""
-        with self._noting_refusal(kind, body):
-            await self._apply(kind, body, owner)
+        """Create our object, or overwrite the fields in `body`, unless this process wrote the same last.
+
+        What was refused is reported, and tried again after a while or once `body` is another.
+        """
+        name = f"{kind.kind} {body['metadata']['name']}"
+        refused = self._refused.get(name)
+        if refused and refused.body == body and self._now_seconds - refused.at_seconds < RETRY_SECONDS:
+            self._refusals[name] = refused.why
+            return
+        self._refused.pop(name, None)
+        try:
+            with self._noting_refusal(kind, body):
+                await self._apply(kind, body, owner)
+        except (BadInput, Refused):
+            self._refused[name] = Refusal(body, self._refusals[name], self._now_seconds)
+            raise
 
     async def _apply(self, kind: Kind, body: Object, owner: str) -> None:
         name = body["metadata"]["name"]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,7 @@ from stele.core.control.state import ClusterEvent, DesiredSpec, State
 from stele.core.kv.keyspaces import Catalog
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
-from stele.errors import Stale
+from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
 from stele.master import keyspaces, manifests
 from stele.master import status as facts
 from stele.master.cache import Cache
@@ -58,6 +58,9 @@ from stele.model.cluster_status import TabletClusterStatus
 from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken
 
 log = logging.getLogger(__name__)
+
+STEP_ERRORS = (BadInput, Conflict, Corrupt, Refused)
+"""Errors of one object, which say nothing about the next one."""
 
 Object = dict[str, Any]
 
@@ -278,23 +281,39 @@ class KubernetesClusterObjects:
             await self._restarts.finish(member)
 
     async def ensure_shared(self) -> None:
-        """Create or update the services, the budget, the copier and what else all members share."""
-        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
-        children.begin_round()
+        """Create or update the services, the budget, the copier and what else all members share.
+
+        A step that fails delays no other. Raises the first error, and logs the others; an API server that
+        does not answer ends the round.
+        """
+        self._children.begin_round(self._now())
         await self.read_nodes()
-        await children.apply(SERVICES, manifests.headless_service(cluster), uid)
-        await children.apply(SERVICES, manifests.client_service(cluster), uid)
+        failed: list[SteleError] = []
+        for step in self._shared_steps():
+            try:
+                await step
+            except STEP_ERRORS as error:
+                failed.append(error)
+        for other in failed[1:]:
+            log.warning("shared objects: %s", other)
+        if failed:
+            raise failed[0]
+
+    def _shared_steps(self) -> Iterator[Awaitable[None]]:
+        cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        yield children.apply(SERVICES, manifests.headless_service(cluster), uid)
+        yield children.apply(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
             parts = partition_counts(self._state, cluster.spec.replicas)
             members = len(self._state.table.members)
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
-            await children.apply(BUDGETS, budget, uid)
-        await self._ensure_copier(cluster)
-        await self._revisions.note(cluster)
-        await self._ensure_keyspaces()
+            yield children.apply(BUDGETS, budget, uid)
+        yield self._ensure_copier(cluster)
+        yield self._revisions.note(cluster)
+        yield self._ensure_keyspaces()
         listed = [member for _, member in self._members.listed]
-        await self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
-        await self._policies.ensure(cluster, self._now())
+        yield self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
+        yield self._policies.ensure(cluster, self._now())
 
     async def _ensure_keyspaces(self) -> None:
         """Store the catalog of keyspaces and take the next step of those that are deleted, as the master."""

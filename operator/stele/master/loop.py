@@ -45,6 +45,9 @@ LOST_RACE = (Conflict, Uncertain, Unavailable, Stale)
 """Errors of reads and writes: another writer was faster, or there was no answer."""
 
 
+LOGGED_SECONDS = 60.0
+"""Seconds until a failure that each round meets is logged again."""
+
 LAST_COPIES_SECONDS = 1.0
 """Seconds between two searches for partitions without a copy that can be reached."""
 
@@ -111,6 +114,7 @@ class ClusterLoop:
         self._searched_seconds = float("-inf")
         self._without_copy: frozenset[PartitionId] = frozenset()
         self._made_seconds: dict[object, float] = {}
+        self._failures: dict[str, tuple[str, float]] = {}
         self._epoch_above = 0
         self._trace = Trace()
         self.progressed_seconds = now()
@@ -413,7 +417,14 @@ class ClusterLoop:
             await work
         except SteleError as error:
             self._count_error(error.code)
-            log.warning("%s: %s", what, error)
+            self._log_failure(what, str(error))
+
+    def _log_failure(self, what: str, why: str) -> None:
+        """Log a failure; the same one again, which each round meets, once a minute."""
+        now, (before, logged_seconds) = self._now(), self._failures.get(what, ("", float("-inf")))
+        if why != before or now - logged_seconds >= LOGGED_SECONDS:
+            self._failures[what] = why, now
+            log.warning("%s: %s", what, why)
 
     async def _report(self, state: State, decision: Decision, now: float) -> None:
         """Post events at once, and the status at most once per `report` seconds, to keep migrations fast."""
