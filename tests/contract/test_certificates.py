@@ -192,10 +192,15 @@ class Scene:
             self.report(index, member_tls=level)
 
     def check_trust(self) -> None:
-        """Each member takes the certificate that every other shows."""
+        """Each member takes the certificate that every other shows, and master and members each other's."""
         for shown, _ in self.reads.values():
             for _, trusted in self.reads.values():
                 assert any(is_signed_by(shown, each) for each in split(trusted))
+        master = self.world.master_certificate
+        if master.context is not None:
+            for shown, trusted in self.reads.values():
+                assert any(is_signed_by(shown, each) for each in split(master._made_of[1]))
+                assert any(is_signed_by(master._leaf.certificate, each) for each in split(trusted))
 
     async def change(self, *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
         stored = await self.api.get(CLUSTERS, self.namespace, "demo")
@@ -279,9 +284,13 @@ async def test_tls_among_members_is_wanted_once_each_uses_its_certificate(scene:
     await scene.round(2)
     assert scene.world.desired().member_tls == WantedTls(InternalTls.REQUIRED)
     assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+    assert not await scene.exists("demo-admin-tls")
     scene.reach(InternalTls.DIAL)
     scene.report(1, member_tls=InternalTls.ACCEPT)
-    await scene.round()
+    await scene.round(2)
+    admin = (await scene.data("demo-admin-tls"))["tls.crt"]
+    uid = scene.world.cluster().volumes_uid
+    assert read_certificate(admin).uris == (f"stele://{uid}/admin/admin",)
     assert (await scene.security())["members"] == "Dial"
     assert (await scene.condition("Secured"))[2].endswith(
         "TLS among members is Dial and waits: demo-1 have not reported it"
@@ -303,8 +312,10 @@ async def test_tls_among_members_falls_with_the_spec_and_the_annotation_together
     before = (await scene.data("demo-0-tls"))["tls.crt"]
     scene.restart()
     scene.now += timedelta(days=21)
+    admin = (await scene.data("demo-admin-tls"))["tls.crt"]
     await scene.rounds_until_quiet()
     assert (await scene.data("demo-0-tls"))["tls.crt"] != before, "certificates in use are renewed"
+    assert (await scene.data("demo-admin-tls"))["tls.crt"] != admin
     await scene.change(annotations={LOWER_MEMBER_TLS: "Off"})
     await scene.round()
     assert scene.world.desired().member_tls == WantedTls(InternalTls.OFF, may_fall=True)
@@ -559,9 +570,10 @@ async def test_a_deleted_ca_stays_trusted_until_members_use_the_new_one(scene: S
     await scene.rounds_until_quiet()
     stored, before = await scene.secret("demo-ca"), await scene.data("demo-ca")
     await scene.api._api.delete(SECRETS, scene.namespace, "demo-ca", stored["metadata"]["uid"])
-    scene.restart()
+    scene.now += timedelta(seconds=301)
     await scene.round()
     new = (await scene.data("demo-ca"))["tls.crt"]
+    scene.check_trust()
     assert new != before["tls.crt"]
     assert (await scene.data("demo-ca-cert"))["ca.crt"] == new + before["tls.crt"]
     assert (await scene.data("demo-0-tls"))["ca.crt"] == new + before["tls.crt"]

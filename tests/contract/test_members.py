@@ -116,7 +116,7 @@ async def real(folder: Path) -> AsyncIterator[Case]:
         stack.push_async_callback(member.stop)
         admin = Admin(member.node)
         port = await stack.enter_async_context(serving(admin.application()))
-        client = await stack.enter_async_context(MemberClient(port))
+        client = await stack.enter_async_context(MemberClient(port=port))
         stop = member.node.planned_stop
         yield Case(client, "127.0.0.1", "127.0.0.9", "uuid-0", lambda: stop.announce(60).waiting)
 
@@ -403,7 +403,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def answering(handler: Handler) -> AsyncIterator[MemberClient]:
     app = web.Application()
     app.router.add_post("/v1/exchange", handler)
-    async with serving(app) as port, MemberClient(port) as client:
+    async with serving(app) as port, MemberClient(port=port) as client:
         yield client
 
 

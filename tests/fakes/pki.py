@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from stele.adapters.pki.certificates import Names, make_authority, sign_leaf
+from stele.core.security.identity import Holder, Role
 
 EDITS = {
     "version": ("a003020102", "a003020104"),
@@ -62,6 +63,12 @@ class FakeCa:
         begin = time.time() + (days - LEAF_DAYS) * DAY_SECONDS
         pair = sign_leaf(self._pair, names, begin, LEAF_DAYS)
         return Leaf(pair.certificate, pair.key, self.certificate)
+
+
+def identity(role: Role, name: str, cluster: str, *, ca: FakeCa | None = None, days: int = LEAF_DAYS) -> Leaf:
+    """A certificate of a part of a cluster. Of another CA, too, its holder trusts the shared one."""
+    made = (ca or shared_ca()).leaf(name, uris=[Holder(cluster, role, name).uri], days=days)
+    return Leaf(made.certificate, made.key, made.trusted + shared_ca().certificate)
 
 
 @cache

@@ -135,7 +135,7 @@ class Masters:
 @asynccontextmanager
 async def masters(folder: Path) -> AsyncIterator[tuple[Masters, Exchanges, Cluster]]:
     made = Cluster(folder, PARTITIONS, REPLICAS, HASTY)
-    async with MemberClient(made.ports[2]) as client:
+    async with MemberClient(port=made.ports[2]) as client:
         exchanges = Exchanges(client)
         found = Masters(LocalWorld(made), exchanges)
         found.start()

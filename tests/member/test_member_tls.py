@@ -17,14 +17,16 @@ from tests.member.harness.load import Load, Service
 from tests.member.test_client_tls import metric
 
 LIMITS = '{"CERTIFICATE_LOOK_SECONDS": 0.2, "RENEW_PAUSE_SECONDS": 0.1, "RECONNECT_SECONDS_MAX": 0.2}'
+MASTER = "master"
 KEYS = [b"count-%d" % n for n in range(40)]
 
 
-def show(folder: Path, member: int, ca: FakeCa, trusted: Iterable[FakeCa], days: int = 30) -> None:
-    """Give a member a certificate of this CA, and let it trust those."""
-    made = ca.leaf(f"m{member}", uris=[Holder(CLUSTER, Role.MEMBER, f"m{member}").uri], days=days)
+def show(folder: Path, name: str, ca: FakeCa, trusted: Iterable[FakeCa]) -> None:
+    """Give a member, or the master, a certificate of this CA, and let it trust those."""
+    role = Role.MASTER if name == MASTER else Role.MEMBER
+    made = ca.leaf(name, uris=[Holder(CLUSTER, role, name).uri])
     bundle = b"".join(each.certificate for each in trusted)
-    Leaf(made.certificate, made.key, bundle).write(folder / f"m{member}")
+    Leaf(made.certificate, made.key, bundle).write(folder / name)
 
 
 @asynccontextmanager
@@ -32,8 +34,8 @@ async def secured(folder: Path, members: int = 3) -> AsyncIterator[Cluster]:
     """A cluster whose members have certificates and do not use them yet."""
     made = Cluster(folder, 12, 2, {"LIMITS": LIMITS})
     made.tls = folder / "tls"
-    for member in range(members):
-        show(made.tls, member, shared_ca(), [shared_ca()])
+    for name in (MASTER, *(f"m{member}" for member in range(members))):
+        show(made.tls, name, shared_ca(), [shared_ca()])
     try:
         await made.form(members)
         yield made
@@ -127,7 +129,7 @@ async def test_a_member_that_joins_is_at_once_where_the_others_are(tmp_path: Pat
         for level in STEPS[1:]:
             await tell(members, level)
         assert members.tls is not None
-        show(members.tls, 3, shared_ca(), [shared_ca()])
+        show(members.tls, "m3", shared_ca(), [shared_ca()])
         await members.add()
         await members.publish()
         await members.move_owner(0, 3) if members.owner(0) != 3 else None
@@ -144,8 +146,8 @@ async def test_certificates_and_the_ca_change_under_load_without_an_error(tmp_pa
         assert folder is not None
 
         async def change(ca: FakeCa, *trusted: FakeCa) -> None:
-            for member in members.members:
-                show(folder, member, ca, trusted)
+            for name in (MASTER, *(f"m{member}" for member in members.members)):
+                show(folder, name, ca, trusted)
             await asyncio.sleep(1.0)
 
         await change(shared_ca(), shared_ca(), old)
@@ -165,8 +167,9 @@ async def test_certificates_and_the_ca_change_under_load_without_an_error(tmp_pa
                 await eventually(lambda one=member: connections(one), lambda found, n=least: found >= n)
                 await eventually(lambda one=member: encrypted(one), lambda found: found == 2)
         # The old CA is refused: one that still shows it is alone, with what it can have by itself.
-        show(folder, 2, old, [old, new])
-        await members.restart(2)
+        show(folder, "m2", old, [old, new])
+        await members.members[2].kill()
+        await members.members[2].start()
         failed = 'stele_member_tls_handshakes_total{result="failed"}'
         await eventually(lambda: metric(members.members[0], failed), lambda found: found > 0)
         assert await encrypted(members.members[2]) == 0

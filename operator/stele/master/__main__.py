@@ -50,8 +50,8 @@ async def _run(kubeconfig: str | None, context: str | None) -> int:
     settings = given.completed(login.namespace, f"{socket.gethostname()}-{os.getpid()}")
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    async with Api(login) as api, MemberClient() as members:
-        process = Process(api, members, login, settings)
+    async with Api(login) as api:
+        process = Process(api, login, settings)
         try:
             return await process.run()
         finally:
@@ -66,9 +66,9 @@ def _on_signals(stopping: asyncio.Event) -> None:
 class Process:
     """The concurrent parts of the process; when one ends, the process ends."""
 
-    def __init__(self, api: Api, members: MemberClient, login: Login, settings: Settings) -> None:
+    def __init__(self, api: Api, login: Login, settings: Settings) -> None:
         self._login, self._settings, self._api = login, settings, api
-        self._supervisor = Supervisor(api, members, settings)
+        self._supervisor = Supervisor(api, MemberClient, settings)
         self._election = Election(
             api,
             settings.own_namespace,

@@ -30,6 +30,11 @@ def bundle_name(cluster: str) -> str:
     return f"{cluster}-ca-cert"
 
 
+def admin_name(cluster: str) -> str:
+    """Return the name of the Secret with the certificate that administrators show."""
+    return f"{cluster}-admin-tls"
+
+
 @dataclass(frozen=True)
 class Authority:
     """The CA that signs, the next one, and the former one that is still trusted."""
@@ -122,3 +127,9 @@ def member_names(cluster: TabletCluster, member: str) -> Names:
     announced, _, _ = cluster.spec.resp.cluster.announced.of(member, "")
     hosts = [*services, "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid", canonical_host(announced)]
     return Names(member, (Holder(uid, Role.MEMBER, member).uri,), tuple(filter(None, dict.fromkeys(hosts))))
+
+
+def admin_names(cluster: TabletCluster) -> Names:
+    """Return what the certificate of administrators says."""
+    uid, name = cluster.volumes_uid, str(Role.ADMIN)
+    return Names(name, (Holder(uid, Role.ADMIN, name).uri,), (f"{name}.{name}.{uid}.stele.invalid",))

@@ -27,6 +27,8 @@ from stele.master.authority import (
     KEY,
     TRUSTED,
     Authority,
+    admin_name,
+    admin_names,
     bundle_name,
     ca_name,
     member_names,
@@ -34,6 +36,7 @@ from stele.master.authority import (
 )
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import labels, owned_by_cluster, owner_reference
+from stele.master.master_certificate import MasterCertificate
 from stele.master.secret_volumes import tls_name
 from stele.model import TabletCluster, TabletMember
 from stele.model.ownership import NameLeaves, NameTaken
@@ -48,7 +51,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True)
 class _Checked:
-    """A Secret of a member that was found right for this CA and these names until `renew_at`."""
+    """A Secret with a certificate that was found right for this CA and these names until `renew_at`."""
 
     secret: StoredSecret
     authority: Authority
@@ -70,8 +73,8 @@ class Certificates:
     `waits` is why not every member uses what was written last, as of the last round that came to its end.
     """
 
-    def __init__(self, secrets: KeptSecrets) -> None:
-        self._secrets = secrets
+    def __init__(self, secrets: KeptSecrets, master: MasterCertificate) -> None:
+        self._secrets, self._master = secrets, master
         self._checked: dict[str, _Checked] = {}
         self.days_left: int | None = None
         self.waits = "certificates are made"
@@ -83,17 +86,24 @@ class Certificates:
         members: Sequence[TabletMember],
         reported: Mapping[str, str],
         now: float,
+        *,
+        with_admin: bool,
     ) -> None:
-        """Make and renew what is due. `reported` has the digest of the certificate that each member uses.
+        """Make and renew what is due, also for administrators if they need a certificate.
 
-        Raises Refused without rights on Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for
-        a CA that cannot be used, and what the API server raises.
+        `reported` has the digest of the certificate that each member uses. Raises Refused without rights on
+        Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for a CA that cannot be used, and
+        what the API server raises.
         """
         mark = _mark(cluster)
         authority = await self._authority(cluster, mark, now)
+        await self._master.renew(cluster, authority, now, everybody_uses_it=not self.waits)
         bundle = Content({TRUSTED: authority.trusted})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
+        if with_admin:
+            name = admin_name(cluster.metadata.name)
+            await self._leaf(name, admin_names(cluster), mark, authority, now)
         self._look_at(cluster, members, authority, reported, now)
         asked = cluster.metadata.annotations.get(RENEW_CA, "")
         used = not self.waits
@@ -129,8 +139,10 @@ class Certificates:
         now: float,
     ) -> None:
         names, wanted = [member.metadata.name for member in members], cluster.spec.members
-        self._checked = {name: each for name, each in self._checked.items() if name in names}
-        right = {name: each for name, each in self._checked.items() if each.authority == authority}
+        kept = {*map(tls_name, names), admin_name(cluster.metadata.name)}
+        self._checked = {name: each for name, each in self._checked.items() if name in kept}
+        checked = {name: self._checked.get(tls_name(name)) for name in names}
+        right = {name: each for name, each in checked.items() if each and each.authority == authority}
         if lacking := [name for name in names if name not in right]:
             self.waits = f"certificates are made for {listed(lacking)}"
         elif behind := [name for name in names if reported.get(name) != right[name].digest]:
@@ -156,11 +168,16 @@ class Certificates:
     async def _member(
         self, cluster: TabletCluster, member: TabletMember, authority: Authority, now: float
     ) -> None:
-        own, names = member.metadata.name, member_names(cluster, member.metadata.name)
-        if not self._secrets.knows(tls_name(own)) and not self._secrets.may_ask():
+        own = member.metadata.name
+        names, mark = member_names(cluster, own), _mark(cluster, member)
+        await self._leaf(tls_name(own), names, mark, authority, now)
+
+    async def _leaf(self, name: str, names: Names, mark: Mark, authority: Authority, now: float) -> None:
+        """Have a Secret of this name with a certificate for these names, unless the round is used up."""
+        if not self._secrets.knows(name) and not self._secrets.may_ask():
             return
-        found = await self._secrets.read(tls_name(own), mark := _mark(cluster, member), now)
-        if found is not None and self._is_right(own, found, authority, names, now):
+        found = await self._secrets.read(name, mark, now)
+        if found is not None and self._is_right(found, authority, names, now):
             return
         if found is not None and not self._secrets.may_ask():
             return
@@ -168,19 +185,17 @@ class Certificates:
         content = Content(
             {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: authority.trusted}, type=TLS
         )
-        written = await self._secrets.keep(tls_name(own), content, mark, now)
-        self._is_right(own, written, authority, names, now)
+        written = await self._secrets.keep(name, content, mark, now)
+        self._is_right(written, authority, names, now)
 
-    def _is_right(
-        self, own: str, secret: StoredSecret, authority: Authority, names: Names, now: float
-    ) -> bool:
-        """Return whether the member's certificate needs no renewal; each version of it is parsed once."""
-        before = self._checked.get(own)
+    def _is_right(self, secret: StoredSecret, authority: Authority, names: Names, now: float) -> bool:
+        """Return whether a certificate needs no renewal; each version of it is parsed once."""
+        before = self._checked.get(secret.name)
         if before is not None and before.secret is secret and before.fits(authority, names, now):
             return True
         good = _check(secret, authority, names, now)
         if good is not None:
-            self._checked[own] = good
+            self._checked[secret.name] = good
         return good is not None
 
 

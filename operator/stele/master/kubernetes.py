@@ -35,6 +35,7 @@ from stele.master.children import Children
 from stele.master.desired import desired_spec_of
 from stele.master.events import post
 from stele.master.maintenance import Maintenance
+from stele.master.master_certificate import MasterCertificate
 from stele.master.member_objects import MemberObjects
 from stele.master.member_status import member_status
 from stele.master.merge_patch import patch_of
@@ -127,6 +128,10 @@ class KubernetesClusterObjects:
     @property
     def volumes_uid(self) -> str:
         return self._cluster.volumes_uid
+
+    @property
+    def master_certificate(self) -> MasterCertificate:
+        return self._security.master
 
     def cluster(self) -> TabletCluster:
         """Return the version of the last `refresh`, on which everything in one round is based."""

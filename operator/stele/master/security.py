@@ -23,6 +23,7 @@ from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
 from stele.master.cache import Cache
 from stele.master.certificates import Certificates, listed
 from stele.master.kept_secrets import KeptSecrets
+from stele.master.master_certificate import MasterCertificate
 from stele.master.settings import Settings
 from stele.master.users import Users
 from stele.master.view import SecurityFacts
@@ -55,7 +56,8 @@ class ClusterSecurity:
         self._settings, self._namespace = settings, place[0]
         store = SecretStore(api, place[0])
         self._secrets = KeptSecrets(store)
-        self._certificates = Certificates(self._secrets)
+        self.master = MasterCertificate()
+        self._certificates = Certificates(self._secrets, self.master)
         self._users = Users(self._secrets, store, cache, place)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
@@ -103,7 +105,10 @@ class ClusterSecurity:
             self._blind = _reported(state, lambda report: report.users_problem)
         if self._asks_tls(cluster):
             reported = _reported(state, lambda report: report.identity)
-            certificates = await _error_of(self._certificates.ensure(cluster, members, reported, stamp))
+            made = self._certificates.ensure(
+                cluster, members, reported, stamp, with_admin=self._level is not InternalTls.OFF
+            )
+            certificates = await _error_of(made)
         self._users_problem = users if isinstance(users, REPORTED) else None
         if not isinstance(certificates, Conflict):
             self._problem = certificates if isinstance(certificates, REPORTED) else None
@@ -130,7 +135,8 @@ class ClusterSecurity:
 
     def _asks_tls(self, cluster: TabletCluster) -> bool:
         """Return whether members need certificates: for what is asked, or what is in force still."""
-        return cluster.spec.security.asks_tls or self._level is not InternalTls.OFF
+        in_force = self._level is not InternalTls.OFF or self.master.is_wanted
+        return cluster.spec.security.asks_tls or in_force
 
     def facts(self, cluster: TabletCluster, desired: DesiredSpec, state: State) -> SecurityFacts:
         """Return what the status shows; `desired` is what members were told."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
+from stele.adapters.members.client import MemberClient
 from stele.core.control.state import ClusterEvent, State
+from stele.core.security.level import InternalTls
 from stele.errors import Corrupt, SteleError
 from stele.master import keyspaces, manifests, tablet_users, watch
 from stele.master.cache import Cache
@@ -18,6 +20,7 @@ from stele.master.copier import SparkJobs
 from stele.master.events import post
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed
+from stele.master.master_certificate import MemberDialling
 from stele.master.metrics import RECONCILE_ERRORS, forget_cluster
 from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
@@ -26,7 +29,6 @@ from stele.master.status_writer import patch_status
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster_status import TabletClusterStatus
 from stele.model.ownership import NameLeaves, NameTaken
-from stele.ports.control_loop import Members
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,9 @@ Key = tuple[str, str]
 class Supervisor:
     """Owns the cache and the loops of all clusters. A loop's failure does not affect the others."""
 
-    def __init__(self, api: Api, members: Members, settings: Settings) -> None:
-        self._api, self._members, self._settings = api, members, settings
+    def __init__(self, api: Api, dial: Callable[[MemberDialling], MemberClient], settings: Settings) -> None:
+        """`dial` returns the client for the members of one cluster."""
+        self._api, self._dial, self._settings = api, dial, settings
         self.cache = Cache(self._changed)
         self._loops: dict[Key, ClusterLoop] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -77,6 +80,7 @@ class Supervisor:
         self._epochs: dict[Key, int] = {}
         self._objects: dict[Key, KubernetesClusterObjects] = {}
         self._running: dict[Key, ClusterLoop] = {}
+        self._clients: dict[ClusterLoop, MemberClient] = {}
         self._progressed_seconds: float | None = None
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = _clock_of(datetime.now(UTC), time.monotonic())
@@ -221,7 +225,12 @@ class Supervisor:
         def count_error(code: str) -> None:
             RECONCILE_ERRORS.labels(*key, code).inc()
 
-        loop = ClusterLoop(store, self._members, objects, copier, now=time.monotonic, count_error=count_error)
+        def level() -> InternalTls:
+            return InternalTls.OFF if loop.state is None else loop.state.tls.level
+
+        members = self._dial(MemberDialling(objects.master_certificate, objects.cluster, level))
+        loop = ClusterLoop(store, members, objects, copier, now=time.monotonic, count_error=count_error)
+        self._clients[loop] = members
         return loop
 
     async def _guard(self, key: Key, loop: ClusterLoop) -> None:
@@ -249,6 +258,8 @@ class Supervisor:
             await self._report_failure(key, "DEFECT", text)
         finally:
             await loop.close()
+            if (members := self._clients.pop(loop, None)) is not None:
+                await members.close()
             del self._running[key]
         await asyncio.sleep(self._pause(key, time.monotonic() - began, least))
 

@@ -145,8 +145,14 @@ GREETINGS_MAX = 64
 
 PEER_WAITING_MAX = 1000
 PEER_HANDSHAKES_MAX = 256
-"""Connections to the peer port that have not begun their handshake, or not ended it; beyond either the oldest
-one is closed."""
+"""Connections to the peer port, and to the admin port, that have not begun their handshake, or not ended it;
+beyond either the oldest one is closed."""
+
+AUDIT_LINES_PER_SECOND_MAX = 100
+AUDIT_REFUSED_SECONDS = 1.0
+AUDIT_TARGET_CHARACTERS_MAX = 500
+"""Lines about changes that somebody asks for; time between two lines about refused requests; of the path in
+them."""
 
 CERTIFICATE_LOOK_SECONDS = 10.0
 """Interval of checks whether the files of the certificate have changed."""

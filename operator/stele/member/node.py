@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.http_site import HttpAcceptor
 from stele.adapters.tls.identity import TlsIdentity
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.security.rotation import GRACE_SECONDS
@@ -46,7 +47,12 @@ from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.latency import HandOverTimes
 from stele.member.replication.lease_duration import LeaseDuration, stored_lease
 from stele.member.replication.links import FORWARDS, Inbound, Link
-from stele.member.replication.member_tls import MemberTls, stored_member_security
+from stele.member.replication.member_tls import (
+    LIMITS,
+    MemberTls,
+    refusal_log,
+    stored_member_security,
+)
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -121,6 +127,7 @@ class Node:
         self.access = Access()
         self.tls = TlsIdentity(Path(settings.tls_dir) if settings.tls_dir else None, GRACE_SECONDS)
         self.client_tls = TlsAcceptor(self.tls, log_refused)
+        self.admin_tls = HttpAcceptor(self.tls, refusal_log("admin"), LIMITS)
         self.links: dict[int, Link] = {}
         self._compose_tablets(transfer)
         self._compose_caches()

@@ -15,6 +15,8 @@ from aiohttp import web
 
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.http_site import HttpSite
 from stele.core.formats import SPOKEN
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
@@ -170,11 +172,11 @@ class Process:
     async def _listen(self, node: Node, stack: AsyncExitStack) -> RespServer:
         """Open the ports for master and clients; the stack closes the listeners."""
         settings = self._settings
-        admin = Admin(node).application()
-        BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
-        await self._serve(admin, settings.admin_port, stack)
         await asyncio.to_thread(node.tls.look)
         node.background.spawn(node.tls.watch(limits.CERTIFICATE_LOOK_SECONDS))
+        admin = Admin(node).application()
+        BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
+        await self._serve(admin, settings.admin_port, stack, node.admin_tls)
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         users = UsersFile(node.access, settings.users_file, lambda: node.client_demands.auth)
         await users.look()
@@ -194,12 +196,16 @@ class Process:
         await resp_server.listen_reads(self._hosts, settings.read_port)
         return resp_server
 
-    async def _serve(self, app: web.Application, port: int, stack: AsyncExitStack) -> None:
+    async def _serve(
+        self, app: web.Application, port: int, stack: AsyncExitStack, tls: TlsAcceptor | None = None
+    ) -> None:
+        """Serve at a port; without `tls` it takes plain connections only."""
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         for host in self._hosts:
-            await web.TCPSite(runner, host, port).start()
+            site = web.TCPSite(runner, host, port) if tls is None else HttpSite(runner, tls, host, port)
+            await site.start()
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -19,12 +20,14 @@ import aiohttp
 import msgspec
 
 from e2e.bench.member_stage import free_ports
+from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control import commands as m
 from stele.core.control.member_settings import MemberSettings
 from stele.core.formats import FIRST, GROUPS, KEYSPACES
 from stele.core.kv.keyslot import partition_of
 from stele.core.kv.keyspaces import Catalog, Reads, Settings
 from stele.core.placement.migration import swapped
+from stele.core.security.level import InternalTls
 from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Replicas
 from stele.wire import control as wire
@@ -133,7 +136,7 @@ class RefusedError(AssertionError):
 class Cluster:
     """Members, and the master's side of the protocol. `rows` is what the master stored, `orders` what each
     member was last told to do; members that are added run the build at `source`, None for this one, and have
-    their certificates in folders below `tls`, by their name.
+    their certificates in folders below `tls`, by their name, and the master has one in `master`.
     """
 
     def __init__(self, folder: Path, partitions: int, replicas: int, env: dict[str, str]) -> None:
@@ -193,9 +196,20 @@ class Cluster:
         return await eventually(lambda: self.post(member, request), lambda reply: reply.code == "OK")
 
     async def post(self, member: MemberProcess, request: m.ExchangeRequest) -> m.ExchangeReply:
-        url = f"http://{member.host}:{member.ports[2]}/v1/exchange"
-        async with self.http.post(url, data=wire.encode(request)) as response:
+        place, more = f"{member.host}:{member.ports[2]}", {}
+        if self.settings is not None and (self.settings.member_tls or InternalTls.OFF).dials_tls:
+            await asyncio.to_thread(self.master.look)
+            assert self.master.contexts is not None
+            more = {"ssl": self.master.contexts.dialling}
+        url = f"{'https' if more else 'http'}://{place}/v1/exchange"
+        async with self.http.post(url, data=wire.encode(request), **more) as response:
             return wire.decode_reply(await response.read())
+
+    @cached_property
+    def master(self) -> TlsIdentity:
+        """The master's certificate, in the folder of that name."""
+        assert self.tls is not None
+        return TlsIdentity(self.tls / "master")
 
     async def exchange(
         self, index: int, *commands: m.Command, rows: Iterable[m.Row] | None = None, want: bool = False

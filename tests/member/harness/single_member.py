@@ -54,6 +54,7 @@ class SingleMember:
         self.rows = {p: m.Row(p, 1, (OTHER, THIRD)) for p in (P, 1)}
         self.failures: list[str] = []
         self.format = 1
+        self.tls_dir = ""
 
     async def start(self) -> None:
         volume = Volume(self.folder)
@@ -63,7 +64,9 @@ class SingleMember:
         volume.path(DATA).mkdir(exist_ok=True)
         (volume.path(DATA) / "CURRENT").touch()
         kept = self.retention_seconds
-        settings = Settings(data_dir=self.folder, cluster=CLUSTER, name="m0", retention_seconds=kept)
+        settings = Settings(
+            self.folder, CLUSTER, "m0", retention_seconds=kept, bind="127.0.0.1", tls_dir=self.tls_dir
+        )
         self.node = Node(
             settings, (volume, instance), self.engine, transfer=NoTransfer(), failed=self.failures.append
         )

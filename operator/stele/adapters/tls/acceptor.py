@@ -40,10 +40,14 @@ class TlsLimits:
 class TlsAcceptor:
     """Decides for each new connection of a server, by `demand` at that moment, what it speaks.
 
+    One that sends nothing counts as plain where `silent_is_plain`: its client may wait for the server.
+
     `done` and `failed` count handshakes, `refused` plain connections where TLS is required. `verify` says
     whether clients have to show a certificate. `on_failure` is told where a connection came from and why it
     ended.
     """
+
+    silent_is_plain = True
 
     def __init__(
         self, identity: TlsIdentity, on_failure: Callable[[str, str], None], limits: TlsLimits | None = None
@@ -193,7 +197,9 @@ class _Arrival(asyncio.Protocol):
 
     def _on_silence(self) -> None:
         """Take a client that waits for the server as plain, where that is allowed: in TLS it begins."""
-        if not self._transport.is_closing():
+        if not self._acceptor.silent_is_plain:
+            self.abort(f"it has sent nothing for {self._acceptor.limits.handshake_seconds_max:g} s")
+        elif not self._transport.is_closing():
             self._plain(b"")
 
     def _plain(self, data: bytes) -> None:

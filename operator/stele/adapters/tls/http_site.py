@@ -23,6 +23,8 @@ class HttpAcceptor(TlsAcceptor):
     Its dates and holder are for `adapters.tls.peer` to check, with each request.
     """
 
+    silent_is_plain = False
+
     def __init__(
         self, identity: TlsIdentity, on_failure: Callable[[str, str], None], limits: TlsLimits
     ) -> None:

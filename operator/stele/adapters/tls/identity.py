@@ -6,7 +6,9 @@ certificate and the newest trusted CAs, existing ones go on.
 
 import asyncio
 import logging
+import os
 import ssl
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +26,12 @@ FILE_BYTES_MAX = 1024 * 1024
 """Size of each of the files: what Kubernetes allows for a Secret."""
 DAY_SECONDS = 86_400
 HANDSHAKE_STEPS_MAX = 10
+FIRST_LOOK_SECONDS = 1.0
+"""Interval of looks at a folder that has had nothing usable: who needs it can be reached only then."""
 NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not name."""
+IN_MEMORY = "/dev/shm"
+"""Where files are in memory, in Linux."""
 _ENCODING_DER = 2
 """X509_FILETYPE_ASN1 of OpenSSL."""
 
@@ -95,9 +101,9 @@ class TlsIdentity:
         self.problem = problem
 
     async def watch(self, seconds: float) -> None:
-        """Look again and again, at this interval."""
+        """Look again and again, at this interval; more often while there is nothing to begin with."""
         while self._folder is not None:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds if self._contexts else min(seconds, FIRST_LOOK_SECONDS))
             await asyncio.to_thread(self.look)
 
     @property
@@ -121,9 +127,7 @@ def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
             raise BadInput(f"{name} has {size} bytes; expected a PEM file of at most {FILE_BYTES_MAX}")
     try:
         servers = {verify: _server_context(folder, verify) for verify in ssl.VerifyMode}
-        dialling = _context(folder, ssl.PROTOCOL_TLS_CLIENT, dated=False)
-        # Who the other side is stands in its URI, which the caller checks.
-        dialling.check_hostname = False
+        dialling = _dialling_context(folder)
         dialled = _server_context(folder, ssl.CERT_REQUIRED, dated=False)
         tried = _try(dialling, servers[ssl.CERT_NONE])
         trusted = frozenset(map(_der, _lasting((folder / TRUSTED).read_bytes())))
@@ -134,6 +138,22 @@ def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
         raise BadInput(f"{CERTIFICATE} is not valid by {TRUSTED}: {fault}")
     ends_s = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
     return Contexts(servers, dialling, dialled, ends_s, trusted, verified_chain(tried))
+
+
+def read_dialling(certificate: bytes, key: bytes, trusted: bytes) -> ssl.SSLContext:
+    """Return what connections are opened with that show this certificate, as `Contexts.dialling`; all PEM.
+
+    Raises BadInput when they are not usable together.
+    """
+    # A key is read from a file alone: one in memory, where there is such a folder, and at once removed.
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None) as name:
+        folder = Path(name)
+        for file, content in ((CERTIFICATE, certificate), (KEY, key), (TRUSTED, trusted)):
+            (folder / file).write_bytes(content)
+        try:
+            return _dialling_context(folder)
+        except ssl.SSLError as error:
+            raise BadInput(_explained(error)) from error
 
 
 def date_fault(certificate: Mapping[str, object], now_s: float, grace_seconds: float) -> str:
@@ -216,6 +236,13 @@ def _lasting(bundle: bytes) -> list[str]:
         if all(not date_fault(each, time.time(), GRACE_SECONDS) for each in alone.get_ca_certs()):
             lasting.append(certificate)
     return lasting
+
+
+def _dialling_context(folder: Path) -> ssl.SSLContext:
+    context = _context(folder, ssl.PROTOCOL_TLS_CLIENT, dated=False)
+    # Who the other side is stands in its URI, which the caller checks.
+    context.check_hostname = False
+    return context
 
 
 def _der(certificate: str) -> bytes:

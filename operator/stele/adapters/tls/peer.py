@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stele.adapters.tls.identity import date_fault
-from stele.core.security.identity import Role, refusal
+from stele.core.security.identity import Holder, Role, parse_uri, refusal
 
 Certificate = Mapping[str, Any]
 """As `ssl.SSLObject.getpeercert` has it."""
@@ -28,9 +28,17 @@ class Expected:
 def peer_refusal(certificate: Certificate, expected: Expected, now_s: float, grace_seconds: float) -> str:
     """Return why the other side is not taken, or nothing. It is when its certificate ended up to
     `grace_seconds` ago."""
-    uris = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
-    wrong = refusal(uris, expected.cluster, expected.roles, expected.name)
+    wrong = refusal(_uris(certificate), expected.cluster, expected.roles, expected.name)
     return wrong or date_fault(certificate, now_s, grace_seconds)
+
+
+def holders(certificate: Certificate) -> list[Holder]:
+    """Return the parts of clusters that a certificate names."""
+    return [holder for uri in _uris(certificate) if (holder := parse_uri(uri)) is not None]
+
+
+def _uris(certificate: Certificate) -> list[str]:
+    return [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
 
 
 def has_ended(certificate: Certificate, now_s: float) -> bool:

@@ -14,6 +14,7 @@ from stele.adapters import http
 from stele.core.control import commands as m
 from stele.errors import BadInput, SteleError
 from stele.member import limits
+from stele.member.admin.callers import EXCHANGE, STOPPING, Callers
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
@@ -42,13 +43,15 @@ class Admin:
         self._node = node
         self._exchange = node.exchange
         self._quarantine = Quarantine(node)
+        self._callers = Callers(node.member_tls)
 
     def application(self) -> web.Application:
         app = http.application(
-            body_bytes_max=limits.BODY_BYTES_MAX, middlewares=[_plain_errors, self._when_loaded]
+            body_bytes_max=limits.BODY_BYTES_MAX,
+            middlewares=[self._callers.check, _plain_errors, self._when_loaded],
         )
-        app.router.add_post("/v1/exchange", self._on_exchange)
-        app.router.add_post("/v1/stopping", self._on_stopping)
+        app.router.add_post(EXCHANGE, self._on_exchange)
+        app.router.add_post(STOPPING, self._on_stopping)
         app.router.add_get("/v1/digest", self._on_digest)
         app.router.add_get("/v1/status", self._on_status)
         app.router.add_get("/v1/tablets", self._on_tablets)

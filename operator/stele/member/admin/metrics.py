@@ -55,6 +55,7 @@ class Metrics(Collector):
         yield from self._sizes()
         yield from self._tls()
         yield from self._member_tls()
+        yield self._admin_tls()
         yield _gauge("stele_build_info", "Version of the program.", 1, version=__version__)
 
     def _tls(self) -> Iterator[Metric]:
@@ -88,6 +89,14 @@ class Metrics(Collector):
         yield _gauge("stele_members_encrypted", "Connected links to other members, with TLS.", encrypted)
         text = "Certificates of other members that were taken although they had ended."
         yield CounterMetricFamily("stele_member_certificates_ended", text, value=tls.ended)
+
+    def _admin_tls(self) -> Metric:
+        tls = self._node.admin_tls
+        text = "Connections to the admin port that began with TLS; failed: also those that sent nothing."
+        handshakes = CounterMetricFamily("stele_admin_tls_handshakes", text, labels=["result"])
+        for result, number in (("ok", tls.done), ("failed", tls.failed)):
+            handshakes.add_metric([result], number)
+        return handshakes
 
     def _requests(self) -> Iterator[Metric]:
         counters = self._node.delayed_replies.counters

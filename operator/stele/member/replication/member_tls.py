@@ -29,6 +29,7 @@ LOGGED_SECONDS = 10.0
 """Connections that are refused, or are taken for the grace alone, are logged once per this interval."""
 
 REQUIRED = "members take only TLS connections here"
+UNTRUSTED = "the CA of its certificate is no longer trusted"
 LIMITS = TlsLimits(
     waiting_max=limits.PEER_WAITING_MAX,
     handshakes_max=limits.PEER_HANDSHAKES_MAX,
@@ -43,6 +44,18 @@ def stored_member_security(volume: Volume) -> MemberSecurity | None:
     except Corrupt as error:
         log.error("the level of TLS between members is unknown, so it is Required: %s", error)
         return None
+
+
+def refusal_log(port: str) -> Callable[[str, str], None]:
+    """Return what logs connections to this port that are closed: their address, and why."""
+    limit = RateLimitedLog(LOGGED_SECONDS)
+
+    def note(address: str, why: str) -> None:
+        if (suppressed := limit.admit()) is not None:
+            text = "connection of %s to the %s port is closed: %s (%d more were not logged)"
+            log.warning(text, address, port, why, suppressed)
+
+    return note
 
 
 class PeerAcceptor(TlsAcceptor):
@@ -85,8 +98,8 @@ class MemberTls:
         self._in_force = stored or MemberSecurity(InternalTls.REQUIRED)
         self._known = stored is not None
         self._save, self._wall = save, wall
-        self._refused, self._ending = RateLimitedLog(LOGGED_SECONDS), RateLimitedLog(LOGGED_SECONDS)
-        self.acceptor = PeerAcceptor(identity, self._log_refused, LIMITS)
+        self._ending = RateLimitedLog(LOGGED_SECONDS)
+        self.acceptor = PeerAcceptor(identity, refusal_log("peer"), LIMITS)
         self.acceptor.listen(self.level)
         self.ended = 0
 
@@ -124,6 +137,15 @@ class MemberTls:
             raise ConnectionError(f"this member has no usable certificate: {self._identity.problem}")
         return self._identity.contexts
 
+    @property
+    def takes_plain_exchanges(self) -> bool:
+        """Whether the master may send without TLS.
+
+        It may to a member that does not know its level: only the master can tell, which has no certificate
+        where TLS is off.
+        """
+        return self.level.listens_plain or not self._known
+
     def _trusts(self, chain: frozenset[bytes]) -> bool:
         """Return whether a CA by which a certificate was verified is trusted now, too."""
         contexts = self._identity.contexts
@@ -142,7 +164,7 @@ class MemberTls:
         if certificate is None:
             return "" if self.level.listens_plain else REQUIRED
         if not self._trusts(chain):
-            return "the CA of its certificate is no longer trusted"
+            return UNTRUSTED
         expected = Expected(self._cluster, (Role.MEMBER,), name)
         grace = GRACE_SECONDS if self._in_force.grace_expired else 0.0
         refused = peer_refusal(certificate, expected, self._wall(), grace)
@@ -150,14 +172,18 @@ class MemberTls:
             self._shout(name, str(certificate["notAfter"]))
         return refused
 
+    def caller_refusal(self, certificate: Certificate, chain: frozenset[bytes], role: Role) -> str:
+        """Return why whoever sends a request with this certificate is not taken, or nothing.
+
+        Master and people have no grace: they can have a new certificate at once.
+        """
+        if not self._trusts(chain):
+            return UNTRUSTED
+        return peer_refusal(certificate, Expected(self._cluster, (role,)), self._wall(), 0.0)
+
     def _shout(self, name: str, end: str) -> None:
         self.ended += 1
         if (suppressed := self._ending.admit()) is not None:
             days = GRACE_SECONDS / 86_400
             text = "the certificate of %s ended at %s and is taken for %g days more (%d more not logged)"
             log.error(text, name, end, days, suppressed)
-
-    def _log_refused(self, address: str, why: str) -> None:
-        if (suppressed := self._refused.admit()) is not None:
-            text = "connection of %s to the peer port is closed: %s (%d more were not logged)"
-            log.warning(text, address, why, suppressed)

@@ -1,0 +1,72 @@
+"""A line for each change that somebody asks a member for, and for each request that is refused.
+
+The line is JSON: `who` is the URI of the certificate, or `anonymous ADDRESS` without TLS; `method`, `route`
+and `target`, the path that was asked for; `status` of the answer, 0 when there was none.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from stele.adapters.tls.http_site import caller
+from stele.adapters.tls.peer import holders
+from stele.member import limits
+from stele.member.resp.rate_limited_log import RateLimitedLog
+
+log = logging.getLogger("stele.audit")
+# Whatever the level of the log: who did what is asked afterwards.
+log.setLevel(logging.INFO)
+
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
+REFUSED = frozenset({403, 426})
+
+
+class Audit:
+    """`note` writes the lines. Of changes there are at most `AUDIT_LINES_PER_SECOND_MAX`, of refusals one per
+    `AUDIT_REFUSED_SECONDS`; the next line says how many are missing."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._refused = RateLimitedLog(limits.AUDIT_REFUSED_SECONDS, now)
+        self._second, self._lines, self._missing = 0, 0, 0
+
+    def note(self, request: web.Request, route: str, status: int, *, by_hand: bool) -> None:
+        """Note how a request has ended; `by_hand` is False for what master and kubelet send by themselves."""
+        if status in REFUSED:
+            missing = self._refused.admit()
+        elif by_hand and request.method not in READS:
+            missing = self._admit()
+        else:
+            return
+        if missing is not None:
+            level = logging.WARNING if status in REFUSED else logging.INFO
+            log.log(level, "%s", _line(request, route, status, missing))
+
+    def _admit(self) -> int | None:
+        """Return how many lines of changes were left out before this one; None when this one is."""
+        if (second := int(self._now())) != self._second:
+            self._second, self._lines = second, 0
+        self._lines += 1
+        if self._lines > limits.AUDIT_LINES_PER_SECOND_MAX:
+            self._missing += 1
+            return None
+        missing, self._missing = self._missing, 0
+        return missing
+
+
+def who(request: web.Request) -> str:
+    """Return who sent a request: the part of a cluster that the certificate names, or the address."""
+    found = caller(request)
+    if found is None:
+        return f"anonymous {request.remote}"
+    named = holders(found.certificate)
+    return named[0].uri if len(named) == 1 else f"unknown certificate {request.remote}"
+
+
+def _line(request: web.Request, route: str, status: int, missing: int) -> str:
+    target = request.rel_url.raw_path_qs[: limits.AUDIT_TARGET_CHARACTERS_MAX]
+    asked = {"who": who(request), "method": request.method, "route": route, "target": target}
+    return json.dumps(asked | {"status": status} | ({"missing": missing} if missing else {}))

@@ -1,0 +1,64 @@
+"""Who may send a member what on port 7001.
+
+With TLS, the certificate of each request has to be of the cluster, of a CA that is trusted now, valid now,
+and of the role that the route is for. Plain requests are anonymous: the level of TLS among members says which
+of them are taken.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from stele.adapters.tls.http_site import caller, tls_required
+from stele.core.security.identity import Role
+from stele.member.admin.audit import Audit
+from stele.member.replication.member_tls import MemberTls
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+EXCHANGE, STOPPING = "/v1/exchange", "/v1/stopping"
+"""Routes of the master, and of this pod's own processes."""
+
+NEEDS = "use https and show a certificate of role {} (docs/operating/security.md)"
+
+
+class Callers:
+    """Lets requests in, or answers 403 and 426, with what is expected."""
+
+    def __init__(self, tls: MemberTls) -> None:
+        self._tls, self._audit = tls, Audit()
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Implement a middleware of aiohttp: check who asks, and note what comes of it."""
+        route, status = _route_of(request), 0
+        try:
+            if (refusal := self._refusal(request, route)) is not None:
+                raise refusal
+            response = await handler(request)
+            status = response.status
+        except web.HTTPException as answer:
+            status = answer.status
+            raise
+        finally:
+            self._audit.note(request, route, status, by_hand=route not in (EXCHANGE, STOPPING))
+        return response
+
+    def _refusal(self, request: web.Request, route: str) -> web.HTTPException | None:
+        if route == STOPPING:
+            # Its handler lets in this pod's processes alone, which have no certificate.
+            return None
+        role = Role.MASTER if route == EXCHANGE else Role.ADMIN
+        found = caller(request)
+        if found is None:
+            plain = route != EXCHANGE or self._tls.takes_plain_exchanges
+            return None if plain else tls_required(NEEDS.format(role))
+        why = self._tls.caller_refusal(found.certificate, found.chain, role)
+        text = f"{request.method} {route or request.path} is not for this certificate: {why}\n"
+        return web.HTTPForbidden(text=text) if why else None
+
+
+def _route_of(request: web.Request) -> str:
+    """Return the pattern that the path fits; nothing for a path that no route has."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical
