@@ -1,9 +1,12 @@
-"""As much of an API server as passes requests on to pods: `pods/NAME:PORT/proxy`, with its own errors."""
+"""As much of an API server as passes requests on to pods: `proxy` and `portforward`, with its own errors."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -11,11 +14,20 @@ from aiohttp import web
 from tests.fakes.http import serving
 
 NAMESPACE = "ns"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PORT = 7001
+CHANNELS = "v4.channel.k8s.io"
 
 
 @asynccontextmanager
-async def fake_api(folder: Path, pods: Mapping[str, str]) -> AsyncIterator[Path]:
-    """A kubeconfig of a server that knows these pods: what a client names (`demo-0:7001`), and its URL."""
+async def fake_api(
+    folder: Path, pods: Mapping[str, str], objects: Mapping[str, dict[str, Any] | None] | None = None
+) -> AsyncIterator[Path]:
+    """A kubeconfig of a server that knows these pods: what a client names (`demo-0:7001`), and its URL.
+
+    It has these objects too, by path below the namespace (`secrets/demo`); None is one that may not be read.
+    """
+    known = objects or {}
 
     async def passed_on(request: web.Request) -> web.Response:
         pod = request.match_info["pod"]
@@ -31,10 +43,58 @@ async def fake_api(folder: Path, pods: Mapping[str, str]) -> AsyncIterator[Path]
         except aiohttp.ClientError as error:
             return _refusal(503, "ServiceUnavailable", f"error trying to reach service: {error}")
 
+    async def forward(request: web.Request) -> web.StreamResponse:
+        place, port = pods.get(f"{request.match_info['pod']}:{PORT}"), request.query["ports"]
+        if place is None:
+            return _refusal(404, "NotFound", "pods not found")
+        assert port == str(PORT)
+        target = urlsplit(place)
+        assert target.hostname is not None
+        assert target.port is not None
+        return await forward_port(request, target.hostname, target.port)
+
+    async def get(request: web.Request) -> web.Response:
+        path = request.match_info["path"]
+        found = known.get(path)
+        if path in known and found is None:
+            return _refusal(403, "Forbidden", f"{path} is forbidden")
+        return _refusal(404, "NotFound", f"{path} not found") if found is None else web.json_response(found)
+
     app = web.Application()
-    app.router.add_route("*", f"/api/v1/namespaces/{NAMESPACE}/pods/{{pod}}/proxy/{{path:.*}}", passed_on)
+    app.router.add_get(f"{PODS}/{{pod}}/portforward", forward)
+    app.router.add_route("*", f"{PODS}/{{pod}}/proxy/{{path:.*}}", passed_on)
+    app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/{{path:.*}}", get)
+    app.router.add_get(f"/apis/stele.dev/v1alpha1/namespaces/{NAMESPACE}/{{path:.*}}", get)
     async with serving(app) as url:
         yield kubeconfig(folder, url)
+
+
+async def forward_port(request: web.Request, host: str, port: int) -> web.WebSocketResponse:
+    """Carry what kubelets do: each channel begins with the port; 0 has the bytes, 1 an error."""
+    socket = web.WebSocketResponse(protocols=(CHANNELS,))
+    await socket.prepare(request)
+    for channel in (b"\0", b"\1"):
+        await socket.send_bytes(channel + PORT.to_bytes(2, "little"))
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        await socket.send_bytes(b"\1" + f"error forwarding port {PORT}: {error}".encode())
+        return socket
+
+    async def back() -> None:
+        while piece := await reader.read(1 << 16):
+            await socket.send_bytes(b"\0" + piece)
+        await socket.close()
+
+    carrying = asyncio.create_task(back())
+    with suppress(ConnectionError):
+        async for message in socket:
+            assert message.data[0] == 0
+            writer.write(message.data[1:])
+            await writer.drain()
+    carrying.cancel()
+    writer.close()
+    return socket
 
 
 def kubeconfig(folder: Path, server: str) -> Path:

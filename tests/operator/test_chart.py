@@ -113,7 +113,7 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
     "sets",
     [
         (),
-        ("watchNamespaces={default,kube-public}",),
+        ("watchNamespaces={default,kube-public}", "rbac.dataAdminOf={demo}"),
         ("rbac.clusterScoped=false", "crds.keep=false"),
         ("watchNamespaces={*}", "networkPolicy.enabled=true"),
         ("rbac.create=false", "fullnameOverride=other", "serviceAccounts.operator=mine"),
@@ -160,6 +160,25 @@ def test_the_crds_can_be_left_out_or_given_up(bare_control_plane: ControlPlane) 
     assert "CustomResourceDefinition" not in by_kind(render(bare_control_plane, "shop", "crds.install=false"))
     rendered = by_kind(render(bare_control_plane, "shop", "crds.keep=false"))
     assert all("annotations" not in each["metadata"] for each in rendered["CustomResourceDefinition"])
+
+
+def test_the_right_to_administer_is_that_to_read_named_secrets(bare_control_plane: ControlPlane) -> None:
+    """No other role has it: a Role of the chart that reads Secrets without names is the operator's."""
+    rendered = by_kind(
+        render(bare_control_plane, "shop", "watchNamespaces={a,b}", "rbac.dataAdminOf={demo,other}")
+    )
+    roles = [each for each in rendered["Role"] if each["metadata"]["name"].endswith("-data-admin")]
+    assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
+    secrets, forward = roles[0]["rules"]
+    assert secrets["resourceNames"] == ["demo-admin-tls", "other-admin-tls"]
+    assert (secrets["resources"], secrets["verbs"]) == (["secrets"], ["get"])
+    assert (forward["resources"], forward["verbs"]) == (["pods/portforward"], ["get", "create"])
+    for each in rendered["ClusterRole"] + rendered["Role"]:
+        readers = [rule for rule in each["rules"] if "secrets" in rule["resources"]]
+        assert not readers or each["metadata"]["name"].endswith(("-data-admin", "-operator-secrets"))
+    assert not [
+        each for each in by_kind(render(bare_control_plane, "shop"))["Role"] if "data-admin" in str(each)
+    ]
 
 
 def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: ControlPlane) -> None:

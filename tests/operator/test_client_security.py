@@ -4,20 +4,27 @@ import asyncio
 import base64
 import contextlib
 import os
+import ssl
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis.asyncio
+from aiohttp import web
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from stele.adapters.kubernetes.api import CLUSTERS, SECRETS, USERS, Api
+from e2e.cluster.control_plane import ControlPlane
+from stele.adapters.kubernetes.api import CLUSTERS, NODES, SECRETS, USERS, Api
 from stele.master.certificates import RENEW_CA
+from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.fakes.objects import body
-from tests.operator.real_kubelet import RealKubelet
+from tests.fakes.pki import shared_ca
+from tests.fakes.pod_proxy import forward_port
+from tests.operator.real_kubelet import NODE, RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
 
 pytestmark = pytest.mark.control_plane
@@ -51,6 +58,36 @@ class MountingKubelet(RealKubelet):
     async def __aexit__(self, *what: object) -> None:
         self._mounting.cancel()
         await super().__aexit__(*what)
+
+    async def _start_pod(self, name: str, pod: dict[str, Any]) -> None:
+        # The API server asks the kubelet of a pod's node for its ports.
+        await self._bind(name)
+        await super()._start_pod(name, pod)
+
+    @contextlib.asynccontextmanager
+    async def forwarding(self) -> AsyncIterator[None]:
+        """Serve `portForward`, as a kubelet does."""
+
+        async def forward(request: web.Request) -> web.WebSocketResponse:
+            assert request.query["port"] == "7001"
+            return await forward_port(request, self.addresses[request.match_info["pod"]], 7001)
+
+        app = web.Application()
+        app.router.add_get("/portForward/{namespace}/{pod}", forward)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        folder = shared_ca().leaf().write(self._directory / "kubelet")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        endpoint = {"kubeletEndpoint": {"Port": runner.addresses[0][1]}}
+        addresses = [{"type": "InternalIP", "address": "127.0.0.1"}]
+        status = {"addresses": addresses, "daemonEndpoints": endpoint}
+        await self._api.patch_status(NODES, "", NODE, status)
+        try:
+            yield
+        finally:
+            await runner.cleanup()
 
     def secret_folder(self, name: str) -> Path:
         return self._directory / "secrets" / name
@@ -106,8 +143,15 @@ async def count(client: redis.asyncio.Redis, over: asyncio.Event) -> int:
     return number
 
 
+@pytest.fixture
+def purge(control_plane: ControlPlane, namespace: str, run: Run) -> Callable[[], Ran]:  # noqa: F811
+    """A command that changes something at a member."""
+    where = ("--kubeconfig", str(control_plane.kubeconfig), "-n", namespace)
+    return lambda: run("quarantine", "purge", "demo-0", "0/7", "--yes", *where)
+
+
 async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
-    api: Api, namespace: str, operator: Operator, tmp_path: Path
+    api: Api, namespace: str, operator: Operator, tmp_path: Path, purge: Callable[[], Ran]
 ) -> None:
     kubelet = MountingKubelet(api, namespace, tmp_path)
     async with with_processes(api, namespace, operator, kubelet, 2, security=CLOSED) as stage:
@@ -146,6 +190,12 @@ async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
                 assert int(await client.get("counted")) > 50
         assert await is_closed(stage)
         assert (await stage.cluster())["status"]["security"]["members"] == "Required"
+        async with kubelet.forwarding():
+            ran = await asyncio.to_thread(purge)
+            assert (ran.code, "already gone" in ran.out) == (0, True), ran.err
+        uid = (await stage.cluster())["metadata"]["uid"]
+        text = f'"who": "stele://{uid}/admin/admin", "method": "DELETE"'
+        assert text in (tmp_path / "demo-0-member.log").read_text()
     assert "PRIVATE KEY" not in operator.log.read_text()
     assert password not in operator.log.read_text()
 

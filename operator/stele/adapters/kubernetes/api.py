@@ -46,6 +46,10 @@ VERBS = {
 }
 """Verbs of the API by HTTP method: for a kind, and for one object."""
 
+FORWARD_PROTOCOL = "v4.channel.k8s.io"
+FORWARD_BYTES_MAX = 4 * 1024 * 1024
+"""Protocol of a forwarded port, and its largest message."""
+
 LIST_PAGE = 500
 """Objects per page of a list."""
 
@@ -251,6 +255,29 @@ class Api:
                 yield answer
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unanswered("GET", path, error) from error
+
+    @asynccontextmanager
+    async def forward(
+        self, namespace: str, pod: str, port: int
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Yield a connection to a port of a pod, see `port_forward`. Raises as a GET does."""
+        assert self._session is not None, "use the client inside `async with`"
+        path = PODS.path(namespace, pod, "portforward")
+        headers = {"Authorization": f"Bearer {token}"} if (token := self._login.token()) else {}
+        try:
+            socket = await self._session.ws_connect(
+                self._login.server.rstrip("/") + path,
+                params={"ports": str(port)},
+                protocols=(FORWARD_PROTOCOL,),
+                headers=headers,
+                max_msg_size=FORWARD_BYTES_MAX,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            raise error_of("GET", path, error.status, error.message) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _unanswered("GET", path, error) from error
+        async with socket:
+            yield socket
 
     async def _send(
         self,

@@ -1,7 +1,8 @@
 """Access for users at a terminal: objects as models, tables, and members through the API server.
 
 It only needs the user's permissions: get and list Stele's resources and ConfigMaps, `pods/proxy` for queries
-of members, and create and patch the objects that commands change.
+of members (or `pods/portforward` and a certificate, see `admin_port`), and create and patch the objects that
+commands change.
 """
 
 import json
@@ -9,10 +10,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from kubernetes.aio import config
 
+from stele.adapters.kubernetes.admin_port import AdminPort
 from stele.adapters.kubernetes.api import (
     CLAIMS,
     CLUSTERS,
@@ -90,6 +91,7 @@ class Console:
     def __init__(self, api: Api, namespace: str) -> None:
         self._api = api
         self.namespace = namespace
+        self._admin_port = AdminPort(api, namespace)
 
     async def clusters(self, name: str | None = None) -> list[TabletCluster]:
         """Return all clusters, or the named one. Raises NotFound with the existing names."""
@@ -212,8 +214,7 @@ class Console:
 
         Raises the member's error: NotFound, BadInput or Refused. Unavailable means that there was no answer.
         """
-        pod = f"{quote(member, safe='')}:{ADMIN_PORT}"
-        status, text = await self._api.to_pod(method, self.namespace, pod, path, query)
+        status, text = await self._admin_port.ask(method, member, path, query)
         try:
             answer = json.loads(text)
         except ValueError:
@@ -229,10 +230,8 @@ class Console:
 
         Raises NotFound, Refused or BadInput with its error, and Unavailable when it ends early.
         """
-        place = self.namespace, f"{quote(member, safe='')}:{ADMIN_PORT}"
-        async with self._api.through_pod("GET", place, path, None, {}) as answer:
-            async for chunk in answer.content.iter_any():
-                yield chunk
+        async for chunk in self._admin_port.stream(member, path):
+            yield chunk
 
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
         """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""
@@ -278,6 +277,8 @@ def _answered(member: str, status: int, found: dict[str, Any], text: str) -> Ste
         return NotFound(message)
     if status == 400:
         return BadInput(message)
+    if status in (403, 426):
+        return Refused(message, "FORBIDDEN")
     if status == 409:
         return Refused(message, code or None) if code else Conflict(message)
     return Unavailable(f"{member} answered {status}: {detail}")

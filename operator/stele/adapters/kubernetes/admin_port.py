@@ -1,0 +1,165 @@
+"""Requests of people to port 7001 of members, in the way that the level of TLS among members asks for.
+
+Plain ones go through `pods/proxy`. Where members are dialled with TLS, they go through `pods/portforward`,
+with the certificate in the Secret `CLUSTER-admin-tls`: the API server sees neither request nor answer.
+"""
+
+import base64
+import binascii
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from stele.adapters.kubernetes.api import (
+    CLUSTERS,
+    MEMBERS,
+    REQUEST_SECONDS,
+    SECRETS,
+    SILENCE_SECONDS,
+    Api,
+    NotFound,
+    error_of,
+)
+from stele.adapters.kubernetes.port_forward import forwarded
+from stele.adapters.members.client import ADMIN_PORT
+from stele.adapters.tls.http_client import CheckedConnector
+from stele.adapters.tls.identity import read_dialling
+from stele.adapters.tls.peer import Certificate, Expected, peer_refusal
+from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
+from stele.core.security.rotation import GRACE_SECONDS
+from stele.errors import BadInput, Refused, Unavailable
+from stele.model import TabletCluster
+from stele.model.common import Unreadable
+
+Query = Mapping[str, str]
+
+TLS_REQUIRED = 426
+"""The status with which a member refuses a request without TLS."""
+
+NO_RIGHT = (
+    "you may not read Secret {secret}, which is the right to administer members of {cluster}: whoever may "
+    "grant rights in namespace {namespace} gives it by: kubectl -n {namespace} create role "
+    "{cluster}-data-admin --verb=get --resource=secrets --resource-name={secret}; kubectl -n {namespace} "
+    "create role {cluster}-port-forward --verb=get,create --resource=pods/portforward; and a "
+    "rolebinding of each for you"
+)
+NO_SECRET = (
+    "Secret {secret} has no usable certificate ({error}): the operator makes it; the condition "
+    "CertificatesHealthy of {cluster} says why there is none"
+)
+
+
+@dataclass(frozen=True)
+class _Admin:
+    """What members of one cluster are asked with."""
+
+    cluster: str
+    context: ssl.SSLContext
+
+    def refusal(self, name: str, certificate: Certificate) -> str:
+        expected = Expected(self.cluster, (Role.MEMBER,), name)
+        return peer_refusal(certificate, expected, time.time(), GRACE_SECONDS)
+
+
+class AdminPort:
+    """Members' port 7001 in one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+        self._admins: dict[str, _Admin | str] = {}
+
+    async def ask(self, method: str, member: str, path: str, query: Query) -> tuple[int, str]:
+        """Return status and body of the answer.
+
+        Raises Unavailable without one, and Refused without a certificate where one is needed.
+        """
+        admin = await self._admin(member)
+        if isinstance(admin, _Admin):
+            timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+            async with self._request(admin, (method, member, path), query, timeout) as answer:
+                return answer.status, await answer.text(errors="replace")
+        status, text = await self._api.to_pod(method, self._namespace, _pod(member), path, query)
+        if status == TLS_REQUIRED:
+            raise Refused(f"{member} takes only TLS: {admin or text.strip()}", "FORBIDDEN")
+        return status, text
+
+    async def stream(self, member: str, path: str) -> AsyncGenerator[bytes]:
+        """Iterate the body of the answer to a GET, however large."""
+        admin = await self._admin(member)
+        if not isinstance(admin, _Admin):
+            place = self._namespace, _pod(member)
+            async with self._api.through_pod("GET", place, path, None, {}) as answer:
+                async for chunk in answer.content.iter_any():
+                    yield chunk
+            return
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
+        async with self._request(admin, ("GET", member, path), {}, timeout) as answer:
+            if answer.status >= 300:
+                raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
+    @asynccontextmanager
+    async def _request(
+        self, admin: _Admin, way: tuple[str, str, str], query: Query, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer; `way` is the method, the member and the path."""
+        method, member, path = way
+        tunnel = self._api.forward(self._namespace, member, ADMIN_PORT)
+        async with tunnel as socket, forwarded(socket) as (port, forward):
+            url, connector = f"https://127.0.0.1:{port}{path}", CheckedConnector(admin.refusal)
+            given: dict[str, Any] = {"params": query, "ssl": admin.context, "server_hostname": member}
+            try:
+                async with (
+                    aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+                    http.request(method, url, **given) as answer,
+                ):
+                    yield answer
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                text = forward.problem or f"{type(error).__name__}: {error}"
+                raise Unavailable(f"member {member}: {path}: {text}") from error
+
+    async def _admin(self, member: str) -> "_Admin | str":
+        """Return what to ask a member with; for a plain request, why there is no certificate for it."""
+        cluster = await self._cluster_of(member)
+        if cluster is None:
+            return ""
+        name = cluster.metadata.name
+        if name not in self._admins:
+            self._admins[name] = await self._admin_of(cluster)
+        return self._admins[name]
+
+    async def _cluster_of(self, member: str) -> TabletCluster | None:
+        """Return None where that cannot be read: the member itself says what it takes."""
+        try:
+            stored = await self._api.get(MEMBERS, self._namespace, member)
+            name = str(stored["spec"]["cluster"])
+            found = TabletCluster.read(await self._api.get(CLUSTERS, self._namespace, name))
+        except (NotFound, Refused, KeyError):
+            return None
+        return None if isinstance(found, Unreadable) else found
+
+    async def _admin_of(self, cluster: TabletCluster) -> "_Admin | str":
+        level, name = cluster.status.security.members or InternalTls.OFF, cluster.metadata.name
+        if not level.dials_tls:
+            return ""
+        secret = f"{name}-admin-tls"
+        try:
+            stored = await self._api.get(SECRETS, self._namespace, secret)
+            parts = [base64.b64decode(stored["data"][key]) for key in ("tls.crt", "tls.key", "ca.crt")]
+            return _Admin(cluster.volumes_uid, read_dialling(*parts))
+        except Refused:
+            return NO_RIGHT.format(secret=secret, cluster=name, namespace=self._namespace)
+        except (NotFound, BadInput, KeyError, TypeError, binascii.Error) as error:
+            return NO_SECRET.format(secret=secret, cluster=name, error=error)
+
+
+def _pod(member: str) -> str:
+    return f"{quote(member, safe='')}:{ADMIN_PORT}"
