@@ -221,7 +221,7 @@ async def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path):
         packed = {"Content-Encoding": "gzip"}
         assert (await client.put("/file", data=b"x", headers=packed)).status == 415
         assert (await client.put("/file", data=b"12345")).status == 200
-        for wrong in (b"no JSON", b"{}", b'{"command": "rm", "arguments": []}'):
+        for wrong in (b"no JSON", b"[" * 100_000, b"{}", b'{"command": "rm", "arguments": []}'):
             assert (await client.post("/job", data=wrong)).status == 400
         assert (await client.post("/job", json=order)).status == 200
         assert await until_over(client) == {"result": {"rows": 5}}

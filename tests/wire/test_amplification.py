@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX
+from stele.wire.replies import decode_replies
 
 FACTOR = 16
 """Bytes of memory for each byte of a message."""
@@ -103,6 +104,17 @@ def test_so_many_items_or_a_header_that_lies(
 ) -> None:
     body = body_of(before, unit, count, count if told is None else told)
     assert memory_of(body) <= FACTOR * len(body) + SPARE_BYTES
+
+
+def test_answers_of_empty_lists() -> None:
+    """What takes most: one byte each, as msgpack and then as replies. A frame bounds it."""
+    body = b"\xdd" + struct.pack(">I", 100_000) + b"\x90" * 100_000
+    tracemalloc.start()
+    try:
+        assert len(decode_replies(body)) == 100_000
+        assert tracemalloc.get_traced_memory()[1] <= 160 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(max_size=GREETING_BYTES_MAX))

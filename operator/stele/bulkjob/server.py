@@ -70,7 +70,7 @@ def application(job: Job) -> web.Application:
         try:
             order = await request.json()
             command, arguments = str(order["command"]), [str(argument) for argument in order["arguments"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise web.HTTPBadRequest(text="expected POST /job with command and arguments") from None
         if command not in ("load", "dump"):
             raise web.HTTPBadRequest(text=f"command is {command[:40]!r}; expected load or dump")

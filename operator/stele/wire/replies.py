@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stele.core.kv.commands import Failure, Reply, Simple
+from stele.wire.unreadable import UNREADABLE
 
 REPLY_DEPTH_MAX = 8
 
@@ -30,7 +31,8 @@ def decode_replies(body: bytes | memoryview) -> list[Reply]:
     """Decode the replies of `encode_replies`. Raises BadRepliesError."""
     try:
         plain = _decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as wrong:
+    except (*UNREADABLE, TypeError) as wrong:
+        # A TypeError: a map with maps for keys.
         raise BadRepliesError(f"replies: not msgpack: {wrong}") from None
     if not isinstance(plain, list):
         raise BadRepliesError(f"replies: expected an array, not {type(plain).__name__}")

@@ -8,6 +8,7 @@ from stele.core.kv.commands import ARGUMENTS_MAX, KEY_BYTES_MAX
 from stele.core.kv.transaction import TRANSACTION_COMMANDS_MAX, WATCHED_KEYS_MAX, Watch
 from stele.errors import BadInput
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
+from stele.wire.unreadable import UNREADABLE
 
 _Key = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
 _Keyspace = Annotated[bytes, msgspec.Meta(max_length=KEYSPACE_BYTES_MAX)]
@@ -35,5 +36,5 @@ def decode_transaction(body: bytes) -> Transaction:
     """Decode a transaction. Raises BadInput."""
     try:
         return _decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadInput(f"transaction of another member: {error}") from error

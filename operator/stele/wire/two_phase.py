@@ -17,6 +17,7 @@ from stele.core.kv.two_phase import Intent, Mark, Outcome, Part, Status, TxId, V
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Corrupt
 from stele.wire.transaction import Transaction
+from stele.wire.unreadable import UNREADABLE
 
 TX = b"STELE.TX"
 """Name under which these messages travel to owners; not for clients."""
@@ -96,7 +97,7 @@ def decode_message(kind: type[_T], body: bytes) -> _T:
     """Decode a message. Raises BadInput."""
     try:
         found: _T = _messages[kind].decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise BadInput(f"message about a transaction: {error}") from error
     return found
 
@@ -171,6 +172,6 @@ def decode_entry(kind: type[_T], value: bytes) -> _T:
     """Decode an entry. Raises Corrupt."""
     try:
         found: _T = _stored[kind].decode(value)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Corrupt(f"{kind.__name__} of a transaction: {error}") from error
     return found

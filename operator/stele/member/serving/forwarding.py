@@ -15,6 +15,7 @@ from stele.member.replication.request import Request, RequestKind
 from stele.ports.near_caches import Track
 from stele.wire import peer
 from stele.wire.replies import BadRepliesError, decode_replies, encode_replies
+from stele.wire.unreadable import UNREADABLE
 
 _ERRORS: dict[str, type[SteleError]] = {
     kind.__name__: kind for kind in (BadInput, Corrupt, Refused, Stale, Unavailable, Uncertain)
@@ -90,7 +91,7 @@ def result_of(request: Request, body: bytes) -> list[Any]:
         if request.kind in _WITH_REPLIES:
             return _at_most(decode_replies(body), request.commands)
         return [(_page if request.kind is RequestKind.SCAN else _number).decode(body)]
-    except (BadRepliesError, msgspec.MsgspecError) as error:
+    except (BadRepliesError, *UNREADABLE) as error:
         raise Corrupt(f"invalid answer of the owner: {error}") from error
 
 

@@ -222,7 +222,7 @@ def decode_loaded(stored: bytes) -> list[Loaded]:
     """Decode a tablet's latest loads, oldest first. Raises Corrupt."""
     try:
         return _loaded(stored)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Corrupt(f"a tablet's list of bulk loads: {error}") from None
 
 

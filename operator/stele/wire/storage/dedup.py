@@ -4,6 +4,7 @@ import msgspec
 
 from stele.errors import Corrupt
 from stele.wire.storage.keys import EXPIRY_BYTES
+from stele.wire.unreadable import UNREADABLE
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):
@@ -22,7 +23,7 @@ def decode_remembered(value: bytes) -> Remembered:
     """Decode an entry. Raises Corrupt."""
     try:
         return _decode(value)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Corrupt(f"deduplication entry of a client: {error}") from error
 
 

@@ -7,6 +7,8 @@ the sizes of keys and values.
 
 import struct
 
+from stele.errors import Corrupt
+
 KEYSPACE_BYTES_MAX = 63
 SERVICE = b""
 """Keyspace of a partition's own state, which is logged, copied and counted like those of users."""
@@ -50,8 +52,8 @@ def user_tail(keyspace: bytes, key: bytes) -> bytes:
 
 
 def split_tail(name: bytes) -> tuple[bytes, bytes]:
-    """Return (keyspace, key) of what `user_tail` returned."""
-    end = 1 + name[0]
+    """Return (keyspace, key) of what `user_tail` returned; of no bytes, which others may send, none."""
+    end = 1 + name[0] if name else 0
     return name[1:end], name[end:]
 
 
@@ -72,11 +74,14 @@ def after_prefix(prefix: bytes) -> bytes:
 
 
 def split_user(data_key: bytes) -> tuple[bytes, bytes] | None:
-    """Return (keyspace, key) of a user's entry, or None for a tablet's own state."""
-    if data_key[TABLET_PREFIX_BYTES] != USER:
-        return None
+    """Return (keyspace, key) of a user's entry, or None for a tablet's own state. Raises Corrupt."""
     begin = TABLET_PREFIX_BYTES + 2
-    end = begin + data_key[begin - 1]
+    try:
+        if data_key[TABLET_PREFIX_BYTES] != USER:
+            return None
+        end = begin + data_key[begin - 1]
+    except IndexError:
+        raise Corrupt(f"data key of {len(data_key)} bytes: {data_key.hex()}") from None
     return data_key[begin:end], data_key[end:]
 
 
@@ -96,5 +101,9 @@ def pack_value(value: bytes, expire_at_ms: int) -> bytes:
 
 
 def unpack_value(stored: bytes) -> tuple[bytes, int]:
-    """Decode a stored value into (value, expire_at_ms)."""
-    return stored[EXPIRY_BYTES:], _EXPIRY.unpack_from(stored)[0]
+    """Decode a stored value into (value, expire_at_ms). Raises Corrupt."""
+    try:
+        return stored[EXPIRY_BYTES:], _EXPIRY.unpack_from(stored)[0]
+    except struct.error:
+        text = f"stored value of {len(stored)} bytes; at least {EXPIRY_BYTES} were expected"
+        raise Corrupt(text) from None

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from stele.errors import Corrupt
+from stele.wire.unreadable import UNREADABLE
 
 LOAD_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -28,5 +29,5 @@ def decode_load(value: bytes) -> LoadValue:
     """Decode the value of a LOAD. Raises Corrupt."""
     try:
         return _value(value)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Corrupt(f"log record of a bulk load: {error}") from None

@@ -16,6 +16,7 @@ from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.errors import Corrupt, Unavailable
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE_MARK
 from stele.wire.storage.load_value import LOAD_ID, decode_load
+from stele.wire.unreadable import UNREADABLE
 
 NOOP = 0
 PUT = 1
@@ -83,7 +84,7 @@ def split_batch(value: bytes) -> list[Change]:
     """Decode the changes of a batch from its value. Raises Corrupt."""
     try:
         return _changes.decode(value)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Corrupt(f"log record of a batch: {error}") from error
 
 
@@ -127,7 +128,9 @@ def check_record(record: bytes) -> None:
     _, kind, _, keyspace_bytes, key_bytes = _unpack(record)
     check_kind(kind)
     if kind == BATCH:
-        split_batch(record[HEAD_BYTES + keyspace_bytes + key_bytes :])
+        if keyspace_bytes or key_bytes:
+            raise Corrupt(f"log record of a batch with keyspace {keyspace_bytes} and key {key_bytes} bytes")
+        split_batch(record[HEAD_BYTES:])
     elif kind == LOAD:
         _check_load(record)
     if keyspace_bytes > KEYSPACE_BYTES_MAX or key_bytes > KEY_BYTES_MAX:
@@ -153,5 +156,5 @@ def _check_clear(record: bytes, key_bytes: int) -> None:
 def _check_load(record: bytes) -> None:
     _, keyspace, load, value, _ = split_record(record)
     decode_load(value)
-    if not keyspace or not LOAD_ID.fullmatch(load.decode("ascii", "replace")):
+    if not keyspace or not keyspace.isascii() or not LOAD_ID.fullmatch(load.decode("ascii", "replace")):
         raise Corrupt(f"log record of bulk load {load[:80]!r} into keyspace {keyspace[:80]!r}")
