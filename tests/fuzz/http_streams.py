@@ -1,0 +1,137 @@
+"""Streams of bytes for a transfer process' HTTP server, on loopback: what no decoder sees alone.
+
+None of the requests has a copy started, which would dial what the input names.
+"""
+
+import asyncio
+import logging
+import re
+import socket
+import tempfile
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from crc32c import crc32c
+
+from stele.core.control.commands import OpId, SessionTablet
+from stele.transfer.__main__ import Settings, make_app
+from stele.wire.copy.bulk import Section, encode_run, piece_head
+from stele.wire.copy.jobs import SessionFile
+from stele.wire.storage.keys import pack_value
+
+SECONDS_MAX = 5.0
+TEXTS_MAX = 10
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+
+
+class _Errors(logging.Handler):
+    """Keeps what is logged as an error, besides requests that are none, and clients that are gone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        of_client = isinstance(error, HttpProcessingError | ConnectionError)
+        if not of_client and len(self.texts) < TEXTS_MAX:
+            self.texts.append(logging.Formatter().format(record))
+
+
+class Server:
+    """The server of an empty volume with one session, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.errors = _Errors()
+        logging.getLogger().addHandler(self.errors)
+        self._folder = tempfile.TemporaryDirectory(prefix="fuzz-")
+        data = Path(self._folder.name)
+        (data / "checkpoints" / "abc").mkdir(parents=True)
+        session = SessionFile("abc", "secret", (SessionTablet(3, 1, OpId(1, 1), 10),))
+        (data / "checkpoints" / "abc" / "session.json").write_bytes(msgspec.json.encode(session))
+        self._settings, self._listening = Settings(data=data), threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+        assert self._listening.wait(SECONDS_MAX)
+
+    def _serve(self) -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(self._listen())
+        loop.run_forever()
+
+    async def _listen(self) -> None:
+        runner = web.AppRunner(make_app(self._settings), access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port: int = runner.addresses[0][1]
+        self._listening.set()
+
+    def answer(self, data: bytes) -> bytes:
+        """Send bytes on a connection of their own, and return all that comes back."""
+        parts = []
+        dialled = socket.create_connection(("127.0.0.1", self.port), SECONDS_MAX)
+        with dialled as connection, suppress(ConnectionError):
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65_536):
+                parts.append(part)
+        return b"".join(parts)
+
+
+server = cache(Server)
+
+
+def http_stream(data: bytes) -> None:
+    """Whatever comes is answered, and never with an error of the server."""
+    statuses = _STATUS.findall(server().answer(data))
+    logged, server().errors.texts = server().errors.texts, []
+    assert not logged, logged[0]
+    assert b"500" not in statuses
+
+
+def _request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    if body and "Transfer-Encoding: chunked" not in headers:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _piece() -> bytes:
+    run = b"".join(encode_run([(b"key", pack_value(b"value", 0))], 0))
+    return piece_head([Section(0, 0, len(run))], crc32c(run)) + run
+
+
+def requests() -> list[bytes]:
+    """Return valid requests of each route but that which starts a copy."""
+    bearer, load = "Authorization: Bearer secret", "/v1/bulk/loads/load-1"
+    order = b'{"generation":1,"keyspace":"default","partitions":1,"pieces":["p"]}'
+    piece, chunked = _piece(), "Transfer-Encoding: chunked"
+    return [
+        _request("GET", "/healthz") * 3,
+        _request("GET", "/v1/sessions"),
+        _request("GET", "/v1/sessions/abc/partitions/3?generation=1&at=0", bearer),
+        _request("GET", "/v1/bulk/sessions/abc/partitions/3?generation=1&keyspace=default", bearer),
+        _request("PUT", f"{load}/pieces/p", body=piece),
+        _request("PUT", f"{load}/pieces/p", "Expect: 100-continue", body=piece),
+        _request("PUT", f"{load}/pieces/p", chunked, body=b"5\r\nabcde\r\n0\r\n\r\n"),
+        _request("POST", f"{load}/partitions/0", body=order) + _request("GET", "/healthz"),
+        _request("POST", f"{load}/partitions/0", "Content-Encoding: gzip", body=order),
+        _request("GET", f"{load}/partitions/0?crc32c=77", "Range: bytes=0-5"),
+        _request("DELETE", load, "Connection: close"),
+        _request("GET", "/v1/%c3%28/../..//sessions?a=%ff&a[]=1#x", "Cookie: a=b; c", "Upgrade: websocket"),
+    ]
+
+
+TOKENS = (b"\r\n", b"\r\n\r\n", b" HTTP/1.1", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n")
+TOKENS += (
+    b"ffffffffffffffff\r\n",
+    b"%00",
+    b"%2e%2e%2f",
+    b"X: " + b"y" * 9_000 + b"\r\n",
+    b"Host: a\r\n" * 500,
+)
