@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from stele.member import limits
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, HEAD_BYTES, encode_frame
+from tests.fuzz.targets import TARGETS
 from tests.member.harness.cluster import CLUSTER, Client, Cluster, MemberProcess, cluster, eventually
 from tests.member.harness.memory import forget_peak, peak_bytes
 
@@ -88,3 +89,46 @@ async def test_so_many_connections_without_a_greeting_and_one_of_each_member(tmp
         assert not await is_open(older, 5)
         assert await client.set(0, b"k", b"w")
         assert "Traceback" not in member.log()
+
+
+async def test_messages_with_values_that_cannot_be_end_nothing(two: Cluster) -> None:
+    """A known member says what can be decoded, and means nothing."""
+    member = two.members[0]
+    hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, two.members[1].uuid, member.uuid)
+    said = [TARGETS["messages"].input_of(seed) for seed in range(4_000)]
+    strange = [body for body in said if is_message(body)]
+    assert len({body[1:4] for body in strange}) >= 25, "messages of nearly all kinds"
+    for at in range(0, len(strange), 50):
+        reader, writer = await asyncio.open_connection(member.host, member.ports[1])
+        writer.write(encode_frame(peer.encode_message(hello)))
+        assert await asyncio.wait_for(reader.readexactly(HEAD_BYTES), 10)
+        with suppress(ConnectionError):
+            writer.writelines(map(encode_frame, strange[at : at + 50]))
+            await writer.drain()
+        writer.close()
+    log = member.log()
+    assert "Traceback" not in log, log[log.index("Traceback") :][:2_000]
+    reply = await two.exchange(0, rows=())
+    assert reply.uuid == member.uuid
+
+
+def is_message(body: bytes) -> bool:
+    try:
+        return not isinstance(peer.decode_message(body), peer.Greeting)
+    except peer.MessageError:
+        return False
+
+
+@pytest.mark.parametrize("keyspace", [b"x" * 300, b"\xff"], ids=["long", "no text"])
+async def test_a_forwarded_request_names_a_keyspace_that_can_be(two: Cluster, keyspace: bytes) -> None:
+    member = two.members[0]
+    mine = next(p for p, row in two.rows.items() if row.replicas[0] == 0)
+    hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, two.members[1].uuid, member.uuid)
+    reader, writer = await asyncio.open_connection(member.host, member.ports[1])
+    writer.write(encode_frame(peer.encode_message(hello)))
+    assert await asyncio.wait_for(reader.readexactly(HEAD_BYTES), 10)
+    forward = peer.Forward(7, two.rows[mine].version, mine, keyspace, [[b"SET", b"k", b"v"]], 1_000)
+    writer.write(encode_frame(peer.encode_message(forward)))
+    await asyncio.wait_for(reader.readuntil(b"cannot exist"), 10)
+    writer.close()
+    assert "Traceback" not in member.log()

@@ -15,6 +15,7 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.forwarding import error_message, request_of, result_message
 from stele.member.serving.router import RequestRouter
 from stele.wire import peer
+from stele.wire.storage.keys import KEYSPACE_BYTES_MAX
 
 
 @dataclass(eq=False)
@@ -38,6 +39,10 @@ class ForwardedRequests:
         if not 0 <= message.partition < len(self._table.rows):
             text = f"partition {message.partition} is not in this member's table"
             sender.send(peer.Forwarded(message.id, "Unavailable", text, b""))
+            return
+        if len(message.keyspace) > KEYSPACE_BYTES_MAX or not message.keyspace.isascii():
+            text = f"keyspace {message.keyspace[:80]!r} cannot exist"
+            sender.send(peer.Forwarded(message.id, "BadInput", text, b""))
             return
         if self._is_stale(message):
             self._answer_stale(sender, message)
