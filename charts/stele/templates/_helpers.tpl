@@ -26,6 +26,11 @@
 {{- default "stele-executor" .Values.serviceAccounts.executor -}}
 {{- end -}}
 
+{{/* The account that executors' pods have: with all namespaces, the chart makes none in them. */}}
+{{- define "stele.podExecutorAccount" -}}
+{{- ternary "default" (include "stele.executorServiceAccount" .) (eq (include "stele.watchesAll" .) "true") -}}
+{{- end -}}
+
 {{/* The Secret of each watched namespace by which Spark's drivers and executors authenticate. */}}
 {{- define "stele.sparkSecret" -}}
 {{- default (printf "%s-auth" .Values.serviceAccounts.spark) (.Values.spark).existingSecret -}}
@@ -50,6 +55,31 @@ true
 {{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Limits an admission policy to the namespaces that are watched; nothing when that is all of them. */}}
+{{- define "stele.watchedNamespaces" -}}
+{{- if not (include "stele.watchesAll" .) }}
+namespaceSelector:
+  matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: In
+      values: {{ splitList "," (include "stele.namespaces" .) | toJson }}
+{{- end }}
+{{- end -}}
+
+{{/* Puts an admission policy, `name`, in force. */}}
+{{- define "stele.policyBinding" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "stele.labels" .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end }}
 
 {{/* What the operator may do in the namespaces that it watches. */}}
 {{- define "stele.operatorRules" -}}
