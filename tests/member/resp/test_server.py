@@ -10,11 +10,11 @@ import pytest
 import redis
 import redis.asyncio
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.core.kv.keyslot import partition_of
 from stele.errors import Unavailable, Uncertain
 from stele.member.resp import failures
 from stele.member.resp.limits import RespServerLimits
-from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.resp.server import start_resp_server
 from stele.wire.resp import encode_request
 from tests.fakes.key_value_service import FakeKeyValueService

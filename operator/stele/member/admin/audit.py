@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.http_site import caller
 from stele.adapters.tls.peer import holders
 from stele.member import limits
-from stele.member.resp.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("stele.audit")
 # Whatever the level of the log: who did what is asked afterwards.

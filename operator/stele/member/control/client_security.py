@@ -4,10 +4,10 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls, MemberSettings
 from stele.errors import Corrupt
-from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.storage.disk_full import is_saved
 from stele.member.storage.volume import Volume
 from stele.wire.storage.volume import ClientSecurity

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
 from stele.adapters.tls.identity import Contexts, TlsIdentity
 from stele.adapters.tls.peer import Certificate, Expected, has_ended, peer_refusal
@@ -16,7 +17,6 @@ from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import Corrupt
 from stele.member import limits
-from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.storage.disk_full import is_saved
 from stele.member.storage.volume import Volume
 from stele.wire import peer

@@ -2,9 +2,9 @@
 
 import logging
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.core.kv.commands import Failure
 from stele.errors import SteleError, Unavailable, Uncertain
-from stele.member.resp.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.member import limits
-from stele.member.resp.rate_limited_log import RateLimitedLog
 from stele.member.turn_budget import TurnBudget
 
 log = logging.getLogger(__name__)
