@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.tls.dialled import connect
 from stele.client.bulk import _piece
 from stele.core.kv.keyslot import partition_of
 from stele.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
@@ -43,7 +44,7 @@ def order(*pieces: str, generation: int = 3, duplicates: str = "error", **more: 
 @pytest.fixture
 def loads(tmp_path: Path) -> LoadFiles:
     (tmp_path / "loads").mkdir()
-    return LoadFiles(tmp_path / "loads", lambda member: ("127.0.0.1", member))
+    return LoadFiles(tmp_path / "loads", lambda member: connect(("127.0.0.1", member), None, 10.0))
 
 
 def test_pieces_become_one_file_that_the_database_takes(loads: LoadFiles, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """One suite for `ports.Transfer`, the copies of a member's own transfer process.
 
-Over HTTP with the real one, which copies in processes of its own out of a real checkpoint; and in the
-simulation, whose copies may in addition write late.
+Over HTTP with the real one, without TLS and with, which copies in processes of its own out of a real
+checkpoint; and in the simulation, whose copies may in addition write late.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import pytest
 from crc32c import crc32c
 
 from stele.core.control.commands import CopyItem, OpId, SessionTablet
+from stele.core.security.level import InternalTls
 from stele.errors import Refused, Unavailable
 from stele.member.copy.transfer_client import LocalTransfer
 from stele.member.settings import Settings
@@ -55,7 +56,7 @@ class Case:
     wait: Callable[[], Awaitable[None]]
 
     def job(self, session: str = "s-1", source: str = "", **changes: Any) -> CopyJob:
-        made = CopyJob(session, "m-1", "", source or self.source, TOKEN, (ITEM,))
+        made = CopyJob(session, "m-1", "", source or self.source, TOKEN, (ITEM,), source="m-0")
         return msgspec.structs.replace(made, **changes)
 
     async def post(self, job: CopyJob) -> CopyJobStatus:
@@ -77,15 +78,18 @@ class Case:
 
 
 @asynccontextmanager
-async def real(folder: Path) -> AsyncIterator[Case]:
+async def real(folder: Path, level: InternalTls) -> AsyncIterator[Case]:
     source, destination = folder / "source", folder / "destination"
-    for each in (source, destination):
-        (each / STAGING).mkdir(parents=True)
+    tls = {volume: folder / f"{volume.name}-tls" for volume in (source, destination)}
+    for number, (volume, place) in enumerate(tls.items()):
+        (volume / STAGING).mkdir(parents=True)
+        checkpoints.certify(place, f"m-{number}")
+        checkpoints.set_level(volume, level)
     checkpoints.make_checkpoint(source, "s-1", {P: (SOURCE_GENERATION, ENTRIES)})
     async with AsyncExitStack() as stack:
         silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        source_url = await stack.enter_async_context(checkpoints.transfer(source))
-        url = await stack.enter_async_context(checkpoints.transfer(destination))
+        source_url = await stack.enter_async_context(checkpoints.transfer(source, tls[source]))
+        url = await stack.enter_async_context(checkpoints.transfer(destination, tls[destination]))
         port = int(url.rpartition(":")[2])
         transfer = LocalTransfer(Settings(destination, "c", "m-1", bind="127.0.0.1", transfer_port=port))
         stack.push_async_callback(transfer.close)
@@ -130,14 +134,14 @@ def _make_checkpoint(disk: Disk) -> None:
     (folder / "session.json").write_bytes(msgspec.json.encode(SessionFile("s-1", TOKEN, (tablet,))))
 
 
-@pytest.fixture(params=["simulated", "real"])
+@pytest.fixture(params=["simulated", InternalTls.OFF, InternalTls.REQUIRED])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
     if request.param == "simulated":
         made, container = simulated(tmp_path)
         yield made
         container.end()
     else:
-        async with real(tmp_path) as found:
+        async with real(tmp_path, request.param) as found:
             yield found
 
 

@@ -5,19 +5,30 @@ import json
 import time
 from contextlib import asynccontextmanager
 
+from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from stele.adapters.environment import read
 from stele.adapters.rocksdb.options import data_options, log_options
+from stele.adapters.tls.http_site import HttpSite
 from stele.core.control.commands import CopyItem, OpId
+from stele.core.security.identity import Holder, Role
 from stele.transfer.__main__ import Settings, make_app
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.copy.jobs import CopyJob
 from stele.wire.storage.keys import EXPIRY_BYTES, meta_key, pack_value, user_key
-from stele.wire.storage.volume import APPLIED, DataState, encode_state
-from tests.fakes.http import serving
+from stele.wire.storage.volume import (
+    APPLIED,
+    MEMBER_SECURITY,
+    DataState,
+    MemberSecurity,
+    encode_file,
+    encode_state,
+)
+from tests.fakes.pki import Leaf, shared_ca
 
 TOKEN = "secret"
+CLUSTER = "11111111-2222"
 NOW_MS = int(time.time() * 1000)
 ITEM = CopyItem(partition=7, source_generation=3, generation=9)
 ENTRIES = {(b"default", b"k%05d" % number): (b"v" * (number % 300), 0) for number in range(4000)}
@@ -85,11 +96,31 @@ def ingest(folder, files):
 
 
 @asynccontextmanager
-async def transfer(volume):
-    """The transfer process's application on a free port; its URL."""
-    settings = read(Settings, {"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0"})
-    async with serving(make_app(settings)) as url:
-        yield url
+async def transfer(volume, tls_dir=""):
+    """The transfer process's application on a free port; its URL, which has no scheme for TLS either."""
+    given = {"STELE_DATA_DIR": str(volume), "STELE_TRANSFER_PORT": "0", "STELE_TLS_DIR": str(tls_dir)}
+    app, acceptor = make_app(read(Settings, given))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await HttpSite(runner, acceptor, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def certify(folder, name, ca=None, *, cluster=CLUSTER, role=Role.MEMBER, days=30, trusted=()):
+    """A folder with the certificate of a part of a cluster, as the kubelet mounts it."""
+    made = (ca or shared_ca()).leaf(name, uris=[Holder(cluster, role, name).uri], days=days)
+    bundle = b"".join(each.certificate for each in trusted) or made.trusted
+    return Leaf(made.certificate, made.key, bundle).write(folder)
+
+
+def set_level(volume, level, grace_expired=True):
+    """What the member of the volume does with the level that a master sends."""
+    draft = volume / "new-level"
+    draft.write_bytes(encode_file(MemberSecurity(level, grace_expired)))
+    draft.replace(volume / MEMBER_SECURITY)
 
 
 def copy_tablet(url, staging, item=ITEM, *, session="s-1", token=TOKEN, progress=lambda more: None):

@@ -62,11 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     settings = replace(settings, start=secrets.token_hex(4))
     app = make_app(settings, SparkRunner(settings))
-    return serve(parser.prog, app, settings.bind, settings.port, loop)
+    return serve(parser.prog, app, settings.bind, settings.port)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,6 @@ from stele.member.storage.volume import (
     CHECKPOINTS,
     CLIENT_SECURITY,
     LEASE,
-    MEMBER_SECURITY,
     STAGING,
     MetaWriter,
     Volume,
@@ -93,7 +92,7 @@ from stele.ports.transfer import Transfer
 from stele.services import MigrationAwareService
 from stele.wire import peer
 from stele.wire.copy.bulk import LOADS
-from stele.wire.storage.volume import Instance
+from stele.wire.storage.volume import MEMBER_SECURITY, Instance
 
 log = logging.getLogger("stele.member")
 

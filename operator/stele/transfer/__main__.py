@@ -4,10 +4,12 @@ It serves checkpoints to processes that copy from this member, and copies tablet
 Direct), so that clients are never delayed by copies.
 """
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Annotated
 
@@ -17,20 +19,27 @@ from aiohttp import web
 
 from stele.adapters import environment, http
 from stele.adapters.environment import parser_of, setting
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.dialled import connect
+from stele.core.control.commands import MemberInfo
 from stele.errors import Corrupt, Unavailable
-from stele.transfer.bulk.files import LoadFiles
+from stele.transfer.bulk.files import FETCH_SECONDS_MAX, LoadFiles
 from stele.transfer.bulk.routes import Bulk
 from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
 from stele.transfer.program import SETTINGS_WRONG, begin, serve
+from stele.transfer.server.callers import Callers
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.transfer.server.stream_server import StreamServer
+from stele.transfer.tls import VolumeTls
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import TABLE_FILE, decode_table
 
 DIRECT_JOBS_PARALLEL = 2
+CERTIFICATE_LOOK_SECONDS = 10.0
+"""Interval of looks at the certificate."""
 AnyPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
 
@@ -51,9 +60,11 @@ class Settings:
     )
 
 
-def make_app(settings: Settings) -> web.Application:
-    """Return the HTTP application of one member's transfer process."""
-    app = http.application(body_bytes_max=JOB_BYTES_MAX)
+def make_app(settings: Settings) -> tuple[web.Application, TlsAcceptor]:
+    """Return the HTTP application of one member's transfer process, and what takes its connections."""
+    tls = VolumeTls(settings.data, settings.tls_dir)
+    callers = Callers(tls)
+    app = http.application(body_bytes_max=JOB_BYTES_MAX, middlewares=[callers.check])
     sessions = OpenCheckpoints(settings.data / "checkpoints")
 
     async def sent(request: web.Request) -> web.Response:
@@ -64,35 +75,57 @@ def make_app(settings: Settings) -> web.Application:
 
     StreamServer(sessions).add_routes(app)
     app.router.add_get("/v1/sessions", sent)
-    sources = partial(transfer_place, settings.data, settings.port)
-    Bulk(LoadFiles(settings.data / LOADS, sources), sessions).add_routes(app)
-    runner = DirectRunner(settings.data / "staging")
+    sources = Sources(settings.data, settings.port, tls)
+    Bulk(LoadFiles(settings.data / LOADS, sources.dial), sessions).add_routes(app)
+    runner = DirectRunner(settings.data, settings.tls_dir)
 
     async def copying(app: web.Application) -> AsyncIterator[None]:
         yield
         await runner.close()
+
+    async def watching(app: web.Application) -> AsyncIterator[None]:
+        await asyncio.to_thread(tls.identity.look)
+        watch = asyncio.create_task(tls.identity.watch(CERTIFICATE_LOOK_SECONDS))
+        yield
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+    app.cleanup_ctx.append(watching)
 
     # Contexts are cleaned up in reverse order: jobs are cancelled before the processes that wait for jobs
     # end.
     app.cleanup_ctx.append(copying)
     # Only the member of this pod may start copies.
     add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), http.is_local)
-    return app
+    return app, callers.acceptor
 
 
-def transfer_place(data: Path, port: int, member: int) -> tuple[str, int]:
-    """Return where another member's transfer process listens, according to this pod's member's table.
+class Sources:
+    """Other members' transfer processes, which listen on `port`, by the table of this pod's member."""
 
-    Raises Unavailable (SOURCE) when the table does not name the member, or cannot be read now.
-    """
-    try:
-        table = decode_table((data / TABLE_FILE).read_bytes(), TABLE_FILE)
-    except (OSError, Corrupt) as error:
-        raise Unavailable(f"the table of this member cannot be read: {error}", "SOURCE") from error
-    address = next((info.address for info in table.members if info.index == member), "")
-    if not address:
-        raise Unavailable(f"source is member {member}, which this member's table does not name", "SOURCE")
-    return address, port
+    def __init__(self, data: Path, port: int, tls: VolumeTls) -> None:
+        self._data, self._port, self._tls = data, port, tls
+
+    def dial(self, member: int) -> HTTPConnection:
+        """Connect, with TLS where the level says so.
+
+        Raises OSError, and Unavailable (SOURCE) when the table does not name the member, or cannot be read
+        now.
+        """
+        info = self._find(member)
+        secured = self._tls.dialling(info.name)
+        return connect((info.address, self._port), secured, FETCH_SECONDS_MAX)
+
+    def _find(self, member: int) -> MemberInfo:
+        try:
+            table = decode_table((self._data / TABLE_FILE).read_bytes(), TABLE_FILE)
+        except (OSError, Corrupt) as error:
+            raise Unavailable(f"the table of this member cannot be read: {error}", "SOURCE") from error
+        found = next((info for info in table.members if info.index == member and info.address), None)
+        if found is None:
+            text = f"source is member {member}, which this member's table does not name"
+            raise Unavailable(text, "SOURCE")
+        return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,8 +135,9 @@ def main(arguments: list[str] | None = None) -> int:
     if settings is None:
         return SETTINGS_WRONG
     tune_malloc()
-    app, loop = make_app(settings), uvloop.new_event_loop()
-    return serve(parser.prog, app, settings.bind, settings.port, loop)
+    app, acceptor = make_app(settings)
+    place = settings.bind, settings.port
+    return serve(parser.prog, app, *place, make_loop=uvloop.new_event_loop, acceptor=acceptor)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -11,6 +12,8 @@ from typing import TypeVar
 from aiohttp import web
 
 from stele.adapters.listening import listen_hosts
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.http_site import HttpSite
 from stele.errors import BadInput
 
 SETTINGS_WRONG = 2
@@ -36,21 +39,41 @@ def begin(
 
 
 def serve(
-    program: str, app: web.Application, host: str, port: int, loop: asyncio.AbstractEventLoop | None = None
+    program: str,
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    acceptor: TlsAcceptor | None = None,
 ) -> int:
-    """Serve until SIGTERM and return the exit code. An error of listening is printed."""
+    """Serve until SIGTERM and return the exit code. An error of listening is printed.
+
+    The port takes TLS connections by the `acceptor`; plain ones alone without it.
+    """
     try:
-        web.run_app(
-            app,
-            host=listen_hosts(host),
-            port=port,
-            print=None,
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_SECONDS,
-            loop=loop,
-        )
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(_until_stopped(app, host, port, acceptor))
     except OSError as error:
         text = f"cannot listen on {host or 'any address'} port {port}: {error}; set STELE_BIND or the port"
         print(f"{program}: {text}, see --help", file=sys.stderr)
         return CANNOT_LISTEN
     return 0
+
+
+async def _until_stopped(app: web.Application, host: str, port: int, acceptor: TlsAcceptor | None) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    try:
+        await runner.setup()
+        for each in listen_hosts(host):
+            await _site(runner, each, port, acceptor).start()
+        await stopped.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _site(runner: web.AppRunner, host: str, port: int, acceptor: TlsAcceptor | None) -> web.BaseSite:
+    return web.TCPSite(runner, host, port) if acceptor is None else HttpSite(runner, acceptor, host, port)

@@ -22,10 +22,10 @@ from stele.member.replication import member_tls
 from stele.member.replication.links import Inbound, InboundConnections, Link
 from stele.member.replication.member_tls import MemberTls, stored_member_security
 from stele.member.serving.peers import Peers
-from stele.member.storage.volume import MEMBER_SECURITY, Volume
+from stele.member.storage.volume import Volume
 from stele.wire import peer
 from stele.wire.frames import FrameDecoder, encode_frame
-from stele.wire.storage.volume import MemberSecurity, encode_file
+from stele.wire.storage.volume import MEMBER_SECURITY, MemberSecurity, encode_file
 from tests.adapters.tls.conftest import until
 from tests.fakes.pki import FakeCa, Leaf, shared_ca
 

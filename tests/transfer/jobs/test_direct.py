@@ -16,7 +16,7 @@ from tests.transfer.checkpoints import ENTRIES, ITEM, TOKEN, make_checkpoint, tr
 async def test_cancelling_ends_the_copying_process(volume, staging):
     listener = socket.create_server(("127.0.0.1", 0))
     job = CopyJob("s-1", "m", "c", f"http://127.0.0.1:{listener.getsockname()[1]}", "t", (ITEM,))
-    board = JobBoard(direct.DirectRunner(staging), 1)
+    board = JobBoard(direct.DirectRunner(staging.parent), 1)
     board.submit(job)
     for _ in range(500):
         await asyncio.sleep(0.02)
@@ -34,7 +34,7 @@ async def test_a_copying_process_takes_jobs_one_after_the_other_until_one_fails(
         make_checkpoint(volume, session, {7: (3, ENTRIES)})
     pids = []
     monkeypatch.setattr(direct, "IDLE_SECONDS", 0.3)
-    runner = direct.DirectRunner(staging)
+    runner = direct.DirectRunner(staging.parent)
 
     async def run(url, session):
         job = CopyJob(session, "m", "c", url, TOKEN, (ITEM,))

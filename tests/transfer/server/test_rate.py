@@ -62,7 +62,7 @@ async def test_the_engine_direct_is_held_to_the_rate(volume: Path, staging: Path
     make_checkpoint(volume, "s-1", dict.fromkeys(range(2), (3, LARGE)))
     set_rate(volume, 2 * RATE)
     reports: list[Report] = []
-    runner = DirectRunner(staging)
+    runner = DirectRunner(staging.parent)
     async with transfer(volume) as url:
         items = tuple(CopyItem(n, 3, 9, SIZE) for n in range(2))
         begun = time.monotonic()

@@ -5,6 +5,7 @@ certificate and the newest trusted CAs, existing ones go on.
 """
 
 import asyncio
+import hmac
 import logging
 import os
 import ssl
@@ -21,7 +22,7 @@ from stele.wire.identity import identity_digest
 
 log = logging.getLogger("stele.tls")
 
-CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
+FILES = CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
 FILE_BYTES_MAX = 1024 * 1024
 """Size of each of the files: what Kubernetes allows for a Secret."""
 DAY_SECONDS = 86_400
@@ -46,13 +47,16 @@ class Contexts:
     """What connections are made with: for servers by whether clients have to show a certificate.
 
     `dialling` and `dialled` are for connections between parts of a cluster. Both sides show a certificate,
-    whose dates and holder are for `adapters.tls.peer` to check. They trust the CAs of `trusted`; `chain` is
-    that of the own certificate, see `verified_chain`.
+    whose dates and holder are for `adapters.tls.peer` to check; with `asking` who dials may show none. They
+    trust the CAs of `trusted`. `certificate` is the own one; `chain` is how that is verified, see
+    `verified_chain`.
     """
 
     servers: dict[ssl.VerifyMode, ssl.SSLContext]
     dialling: ssl.SSLContext
     dialled: ssl.SSLContext
+    asking: ssl.SSLContext
+    certificate: Mapping[str, Any]
     ends_s: float
     trusted: frozenset[bytes]
     chain: frozenset[bytes]
@@ -71,6 +75,7 @@ class TlsIdentity:
         self._contexts: Contexts | None = None
         self.problem = "STELE_TLS_DIR is not set" if folder is None else ""
         self.loads = 0
+        self._key = b""
         self.digest = ""
         """Says which certificate and CAs are in use, see `wire.identity`; empty without any."""
 
@@ -83,14 +88,14 @@ class TlsIdentity:
             if stamp == self._stamp:
                 return
             contexts = read_contexts(self._folder, 0.0 if self._contexts else self._grace_seconds)
-            certificate, trusted = ((self._folder / name).read_bytes() for name in (CERTIFICATE, TRUSTED))
+            certificate, key, trusted = ((self._folder / name).read_bytes() for name in FILES)
             if _stamp(self._folder) != stamp:
                 return  # Replaced meanwhile: the next look sees all of it.
         except (OSError, BadInput) as error:
             self._report(f"{self._folder}: {error}")
             return
         self._contexts, self._stamp, self.problem = contexts, stamp, ""
-        self.digest = identity_digest(certificate, trusted)
+        self.digest, self._key = identity_digest(certificate, trusted), key
         self.loads += 1
         log.info("certificate in use until %s", time.strftime("%Y-%m-%d", time.gmtime(contexts.ends_s)))
 
@@ -111,6 +116,14 @@ class TlsIdentity:
         """What new connections are made with; None while there has been no usable certificate."""
         return self._contexts
 
+    def load_token(self, load: str) -> str:
+        """Return what proves that a member let someone send a bulk load to its pod; another one with the next
+        certificate.
+
+        Both processes of a pod have the key, so they agree without a word.
+        """
+        return hmac.digest(self._key, b"stele bulk load " + load.encode(), "sha256").hex()
+
     def days_left(self, now_s: float) -> float | None:
         """Return after how many days the certificate in use ends; negative after that."""
         return None if self._contexts is None else (self._contexts.ends_s - now_s) / DAY_SECONDS
@@ -122,13 +135,14 @@ def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
     Raises OSError when a file cannot be read, and BadInput when they do not belong together, are not valid
     yet, or ended more than `grace_seconds` ago.
     """
-    for name in (CERTIFICATE, KEY, TRUSTED):
+    for name in FILES:
         if (size := (folder / name).stat().st_size) > FILE_BYTES_MAX:
             raise BadInput(f"{name} has {size} bytes; expected a PEM file of at most {FILE_BYTES_MAX}")
     try:
         servers = {verify: _server_context(folder, verify) for verify in ssl.VerifyMode}
         dialling = _dialling_context(folder)
         dialled = _server_context(folder, ssl.CERT_REQUIRED, dated=False)
+        asking = _server_context(folder, ssl.CERT_OPTIONAL, dated=False)
         tried = _try(dialling, servers[ssl.CERT_NONE])
         trusted = frozenset(map(_der, _lasting((folder / TRUSTED).read_bytes())))
     except ssl.SSLError as error:
@@ -137,7 +151,27 @@ def read_contexts(folder: Path, grace_seconds: float = 0.0) -> Contexts:
     if fault := date_fault(certificate, time.time(), grace_seconds):
         raise BadInput(f"{CERTIFICATE} is not valid by {TRUSTED}: {fault}")
     ends_s = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
-    return Contexts(servers, dialling, dialled, ends_s, trusted, verified_chain(tried))
+    chain = verified_chain(tried)
+    return Contexts(servers, dialling, dialled, asking, certificate, ends_s, trusted, chain)
+
+
+def trusting(bundle: bytes) -> ssl.SSLContext:
+    """Return what a process dials with that has no certificate: it trusts these CAs, PEM.
+
+    Dates and holder of the other side are for `adapters.tls.peer` to check. Raises BadInput.
+    """
+    context = _bare(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= NO_CHECK_TIME
+    try:
+        lasting = _lasting(bundle)
+        for certificate in lasting:
+            context.load_verify_locations(cadata=certificate)
+    except ssl.SSLError as error:
+        raise BadInput(f"the CA is not usable PEM: {error.reason or error}") from error
+    if not lasting:
+        raise BadInput("the CA has no certificate that is valid now; expected a PEM file with some")
+    return context
 
 
 def read_dialling(certificate: bytes, key: bytes, trusted: bytes) -> ssl.SSLContext:
@@ -206,11 +240,16 @@ class _Context(ssl.SSLContext):
         self.options |= ssl.OP_NO_TICKET
 
 
-def _context(folder: Path, protocol: int, *, dated: bool = True) -> _Context:
+def _bare(protocol: int) -> _Context:
     context = _Context(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A CA may be an intermediate one, whose root is not known here.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _context(folder: Path, protocol: int, *, dated: bool = True) -> _Context:
+    context = _bare(protocol)
     context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     if dated:
         context.load_verify_locations(folder / TRUSTED)
@@ -261,5 +300,5 @@ def _server_context(folder: Path, verify: ssl.VerifyMode, *, dated: bool = True)
 
 def _stamp(folder: Path) -> _Stamp:
     """Return what changes with the files; the kubelet replaces the folder that they are links into."""
-    stats = [(folder / name).stat() for name in (CERTIFICATE, KEY, TRUSTED)]
+    stats = [(folder / name).stat() for name in FILES]
     return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)

@@ -77,6 +77,7 @@ class Fetches:
             source_url=http_root(source.address, self._settings.transfer_port),
             token=command.token,
             items=command.items,
+            source=source.name,
         )
         fetch = self._fetches[name] = _Fetch(m.FetchReport(name, FetchState.RUNNING, 0))
         fetch.task = asyncio.create_task(self._follow(fetch, job))

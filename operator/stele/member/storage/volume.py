@@ -22,6 +22,7 @@ from stele.member.storage import failpoints
 from stele.wire.admin import QuarantinedVolume
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import (
+    MEMBER_SECURITY,
     TABLE_FILE,
     ClientSecurity,
     Consensus,
@@ -61,8 +62,6 @@ LEASE = "lease"
 """Durations of the leases that this member grants."""
 CLIENT_SECURITY = "client-security"
 """What this member demands of clients."""
-MEMBER_SECURITY = "member-security"
-"""TLS with other members."""
 STATE_OF_MEMBER = (
     *(INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE),
     *(CLIENT_SECURITY, MEMBER_SECURITY),

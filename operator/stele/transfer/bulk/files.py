@@ -11,7 +11,8 @@ import http.client
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -51,11 +52,11 @@ PIECES_MAX = 4096
 
 _manifest = msgspec.json.Decoder(LoadManifest).decode
 Columns = tuple[list[bytes], list[bytes]]
-Sources = Callable[[int], tuple[str, int]]
-"""Returns host and port of a member's transfer process."""
+Sources = Callable[[int], http.client.HTTPConnection]
+"""Connects to a member's transfer process."""
 
 
-def _no_sources(member: int) -> tuple[str, int]:
+def _no_sources(member: int) -> http.client.HTTPConnection:
     raise Unavailable(f"source is member {member}, but this process cannot fetch", "SOURCE")
 
 
@@ -241,7 +242,7 @@ class LoadFiles:
         part = target.with_name(f"{target.name}.{os.urandom(4).hex()}.part")
         try:
             path = f"/v1/bulk/loads/{load}/partitions/{partition}?crc32c={order.crc32c}"
-            opened = _opened(self._sources(order.source), path, f"member {order.source}")
+            opened = _opened(partial(self._sources, order.source), path, f"member {order.source}")
             with opened as run, self._room(run.length or 0):
                 crc = _write_run(part, iter(lambda: run.read(READ_BYTES), b""))
             if crc != order.crc32c:
@@ -410,27 +411,27 @@ def _sum(file: BinaryIO) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(host_port: tuple[str, int], path: str, who: str) -> Iterator[http.client.HTTPResponse]:
+def _opened(
+    dial: Callable[[], http.client.HTTPConnection], path: str, who: str
+) -> Iterator[http.client.HTTPResponse]:
     """Yield another transfer process's response.
 
     Errors only repeat the status: the responder may not be a transfer process.
     """
-    connection = http.client.HTTPConnection(*host_port, timeout=FETCH_SECONDS_MAX)
     try:
-        connection.request("GET", path)
-        with connection.getresponse() as response:
-            if response.status == 404:
-                raise Refused(f"{who} does not have the run (any more)", "NOT_FOUND")
-            if response.status != 200 or response.length is None:
-                text = f"{who} answered {response.status}, expected 200 with Content-Length"
-                raise Unavailable(text, "SOURCE")
-            yield response
+        with closing(dial()) as connection:
+            connection.request("GET", path)
+            with connection.getresponse() as response:
+                if response.status == 404:
+                    raise Refused(f"{who} does not have the run (any more)", "NOT_FOUND")
+                if response.status != 200 or response.length is None:
+                    text = f"{who} answered {response.status}, expected 200 with Content-Length"
+                    raise Unavailable(text, "SOURCE")
+                yield response
     except http.client.HTTPException as error:
         raise Unavailable(f"{who}: {type(error).__name__}", "SOURCE") from error
     except OSError as error:
         raise Unavailable(f"{who}: {error or type(error).__name__}", "SOURCE") from error
-    finally:
-        connection.close()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from stele.adapters.tls.dialled import Secured
 from stele.core.control.commands import CopyItem, OpId
 from stele.core.copy.fragments import round_robin
 from stele.errors import Corrupt, Refused, SteleError, Unavailable
@@ -55,15 +56,18 @@ def copy_tablets(
     progress: Progress,
     finished: Finished,
     again: Callable[[], None] = lambda: None,
+    secured: Callable[[], Secured | None] = lambda: None,
 ) -> None:
     """Copy these tablets of the job; call `finished` with each manifest, at once for completed tablets.
 
     `staging` is the destination's directory of that name; `again` is called when a fragment is restarted.
+    `secured` says for each connection what it is made with.
     Raises Unavailable (SOURCE) or Corrupt (BAD_STREAM) after ATTEMPTS_MAX attempts at a fragment, Stale or
     BadInput (SOURCE) when the source rejects the request, Refused (NO_SPACE) for a full disk, and anything
     that `progress` raises.
     """
-    source, folder = StreamClient(job.source_url, job.token, job.session), staging / job.session
+    source = StreamClient(job.source_url, job.token, job.session, secured)
+    folder = staging / job.session
     tune_malloc()
 
     def take_turn(copy: _TabletCopy) -> bool:

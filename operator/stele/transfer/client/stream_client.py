@@ -1,20 +1,27 @@
 """Client of a session's streams: one connection to a transfer process, kept for the next request."""
 
 import http.client
+import ssl
+from collections.abc import Callable
 
+from stele.adapters.tls.dialled import Secured, connect
 from stele.core.control.commands import CopyItem
 from stele.errors import BadInput, Stale, SteleError, Unavailable
 from stele.wire.urls import host_and_port
 
 SILENCE_SECONDS_MAX = 30.0
+_FOR_NOW = (403, 426, 429)
+"""What a source answers until the level of TLS or the certificate that the other side knows is the newest."""
 
 
 class StreamClient:
-    """Client for one thread. `url` is `http://host:port`."""
+    """Client for one thread. `url` is `http://host:port`, also where connections are `secured` by TLS."""
 
-    def __init__(self, url: str, token: str, session: str) -> None:
+    def __init__(
+        self, url: str, token: str, session: str, secured: Callable[[], Secured | None] = lambda: None
+    ) -> None:
         """Check the URL, without connecting. Raises BadInput."""
-        self.url, self.session = url, session
+        self.url, self.session, self._secured = url, session, secured
         place = host_and_port(url)
         if place is None:
             raise BadInput(
@@ -46,9 +53,9 @@ class StreamClient:
         if kept is not None:
             try:
                 return self._request(kept, path)
-            except (ConnectionError, http.client.RemoteDisconnected):
+            except (ConnectionError, ssl.SSLError, http.client.RemoteDisconnected):
                 self.close()
-        self._connection = http.client.HTTPConnection(*self._place, timeout=SILENCE_SECONDS_MAX)
+        self._connection = connect(self._place, self._secured(), SILENCE_SECONDS_MAX)
         return self._request(self._connection, path)
 
     def _request(self, connection: http.client.HTTPConnection, path: str) -> http.client.HTTPResponse:
@@ -66,6 +73,6 @@ def _refusal(status: int, text: str) -> SteleError:
     detail = f"the source answered {status}: {text}"
     if status == 409:
         return Stale(detail, "SOURCE")
-    if 400 <= status < 500 and status != 429:
+    if 400 <= status < 500 and status not in _FOR_NOW:
         return BadInput(detail, "SOURCE")
     return Unavailable(detail, "SOURCE")

@@ -37,8 +37,12 @@ GENERATION_MAX = 2**32 - 1
 BYTES_MAX = 2**63 - 1
 ERROR_CHARS_MAX = 500
 
+TRUSTED_CHARS_MAX = 1024 * 1024
+"""What Kubernetes allows for the Secret of a CA."""
+
 _SESSION = re.compile(r"[a-z0-9-]{1,63}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_UID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MEMORY = re.compile(r"[1-9][0-9]{0,7}[kmgKMG]")
 _TOKEN = re.compile(r"[!-~]{1,200}")
 
@@ -215,6 +219,12 @@ def check_job(job: CopyJob) -> None:
     if not _TOKEN.fullmatch(job.token):
         # The token is a secret, so its value is not shown.
         raise BadInput(f"token has {len(job.token)} characters, expected 1 to 200 of printable ASCII")
+    if job.source:
+        _match("source", job.source, _NAME, "the name of a TabletMember or nothing")
+    if job.tls is not None:
+        _match("source", job.source, _NAME, "the name of a TabletMember, since tls is set")
+        _match("tls.cluster", job.tls.cluster, _UID, "the UID of a TabletCluster")
+        _within("tls.trusted", len(job.tls.trusted), 1, TRUSTED_CHARS_MAX)
     _match("memory", job.memory, _MEMORY, "a number and k, m or g, such as 896m")
     _within("items", len(job.items), 1, ITEMS_MAX)
     _within("executors", job.executors, 1, EXECUTORS_MAX)

@@ -1,4 +1,4 @@
-"""Runs copy jobs one after the other in a separate process: `...transfer.jobs.child STAGING FD`.
+"""Runs copy jobs one after the other in a separate process: `...transfer.jobs.child DATA TLS_DIR FD`.
 
 A separate process, because packing and writing entries hold the GIL while the transfer process must keep
 serving streams, and because a process can be killed at any time. Jobs arrive on stdin as one JSON object per
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from stele.core.copy.pacing import slices
 from stele.errors import Refused, SteleError
 from stele.transfer.client.copy import copy_tablets
 from stele.transfer.jobs.board import Report
+from stele.transfer.tls import VolumeTls
 from stele.wire.copy.jobs import CopyJob, Manifest
 
 THREADS = 4
@@ -87,8 +89,8 @@ class Tally:
             self._emit(CopyProgress(Report(self._bytes, self._entries, finished, self._tasks, self._retries)))
 
 
-def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> None:
-    """Copy all items and emit reports, `CopyEnded` last. The first error stops the rest."""
+def run_job(job: CopyJob, data: Path, tls: VolumeTls, emit: Emit, threads: int = THREADS) -> None:
+    """Copy all items to the volume and emit reports, `CopyEnded` last. The first error stops the rest."""
     parts = [
         [job.items[index] for index in item_indexes]
         for item_indexes in slices([item.bytes for item in job.items], threads)
@@ -96,7 +98,7 @@ def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> 
     tally = Tally(emit, len(parts))
     tally.flush()
     with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(_copy_items, job, item_indexes, staging, tally) for item_indexes in parts]
+        running = [pool.submit(_copy_items, job, items, data, tls, tally) for items in parts]
         wait(running, return_when=FIRST_EXCEPTION)
         ended = _ended(running)
         tally.stopped = bool(ended.code)
@@ -106,9 +108,15 @@ def run_job(job: CopyJob, staging: Path, emit: Emit, threads: int = THREADS) -> 
     emit(ended)
 
 
-def _copy_items(job: CopyJob, items: Sequence[CopyItem], staging: Path, tally: Tally) -> None:
+def _copy_items(job: CopyJob, items: Sequence[CopyItem], data: Path, tls: VolumeTls, tally: Tally) -> None:
     copy_tablets(
-        job, items, staging=staging, progress=tally.add_bytes, finished=tally.finish, again=tally.again
+        job,
+        items,
+        staging=data / "staging",
+        progress=tally.add_bytes,
+        finished=tally.finish,
+        again=tally.again,
+        secured=partial(tls.dialling, job.source),
     )
 
 
@@ -125,10 +133,11 @@ def _ended(running: Sequence[Future[None]]) -> CopyEnded:
 def main(argv: Sequence[str]) -> int:
     """Run jobs and report them until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
-    staging, reports = Path(argv[0]), int(argv[1])
+    data, reports = Path(argv[0]), int(argv[2])
+    tls = VolumeTls(data, argv[1])
     decode, encode = msgspec.json.Decoder(CopyJob).decode, msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
-        run_job(decode(line), staging, lambda message: _write_line(reports, encode(message)))
+        run_job(decode(line), data, tls, lambda message: _write_line(reports, encode(message)))
     return 0
 
 

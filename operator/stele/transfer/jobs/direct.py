@@ -20,14 +20,14 @@ _decode = msgspec.json.Decoder(CopyProgress | CopyEnded).decode
 
 
 class DirectRunner:
-    """A `CopyRunner`. `staging` is the folder of this member's volume that copies are written below.
+    """A `CopyRunner`. `data` is this member's volume, `tls_dir` has its certificate, empty for none.
 
     A child that ended its job well waits `IDLE_SECONDS` for another: starting Python costs more than a small
     copy, and a rebalance has many.
     """
 
-    def __init__(self, staging: Path) -> None:
-        self._staging = staging
+    def __init__(self, data: Path, tls_dir: str = "") -> None:
+        self._data, self._tls_dir = data, tls_dir
         self._idle: list[_Child] = []
 
     async def run(self, job: CopyJob, starting: Callable[[], None], report: Callable[[Report], None]) -> None:
@@ -58,7 +58,7 @@ class DirectRunner:
             if child.is_alive():
                 return child
             await child.end()
-        return await _Child.start(self._staging)
+        return await _Child.start(self._data, self._tls_dir)
 
     def _keep(self, child: "_Child") -> None:
         self._idle.append(child)
@@ -91,10 +91,10 @@ class _Child:
         self.jobs = 0
 
     @classmethod
-    async def start(cls, staging: Path) -> "_Child":
+    async def start(cls, data: Path, tls_dir: str) -> "_Child":
         reading, writing = os.pipe()
         reports = os.fdopen(reading, "rb", buffering=0)
-        command = (sys.executable, "-m", "stele.transfer.jobs.child", str(staging), str(writing))
+        command = (sys.executable, "-m", "stele.transfer.jobs.child", str(data), tls_dir, str(writing))
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.PIPE, pass_fds=(writing,)

@@ -12,8 +12,23 @@ from stele.wire.unreadable import UNREADABLE
 MANIFEST_FORMAT = 2
 
 
+class SourceTls(msgspec.Struct, frozen=True):
+    """How processes without a certificate know the source: UID of the cluster, and its CAs, PEM.
+
+    `grace_expired`: its certificate is taken for some days after its end.
+    """
+
+    cluster: str
+    trusted: str
+    grace_expired: bool = True
+
+
 class CopyJob(msgspec.Struct, frozen=True):
-    """Request to copy tablets into one destination's volume. `session` identifies the job."""
+    """Request to copy tablets into one destination's volume. `session` identifies the job.
+
+    `source` is the name of the member to copy from. With `tls` Spark's tasks dial it with TLS; a member's
+    transfer process does by the level of its member.
+    """
 
     session: str
     destination: str
@@ -25,6 +40,8 @@ class CopyJob(msgspec.Struct, frozen=True):
     cores: int = 2
     memory: str = "896m"
     idle_seconds: int = 300
+    source: str = ""
+    tls: SourceTls | None = None
 
 
 class CopyJobStatus(msgspec.Struct, frozen=True):

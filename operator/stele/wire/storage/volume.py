@@ -24,6 +24,8 @@ from stele.errors import Corrupt
 from stele.wire.unreadable import UNREADABLE
 
 TABLE_FILE = "table/current"
+MEMBER_SECURITY = "member-security"
+"""TLS with other members."""
 APPLIED = b"applied"
 
 

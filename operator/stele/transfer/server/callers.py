@@ -1,0 +1,96 @@
+"""Who may send a transfer process what, on port 7002.
+
+| route | sender |
+| --- | --- |
+| `/v1/sessions/<session>/partitions/<p>`, `/v1/bulk/sessions/<session>/...` | who has the session's token |
+| `/v1/bulk/loads/<load>...` | a member, or who has the load's token |
+| `/v1/sessions`, `/v1/copies...` | processes of this pod |
+| `/healthz` | anyone |
+
+With TLS, a certificate is not demanded, as Spark has none; one that is shown has to be that of a member of
+this cluster, whatever the route. Plain requests are taken below Required, and count as a member's; at
+Required only from this pod, and only on the routes for it and `/healthz`.
+"""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from stele.adapters import http
+from stele.adapters.rate_limited_log import RateLimitedLog
+from stele.adapters.tls.acceptor import TlsLimits
+from stele.adapters.tls.http_site import HttpAcceptor, caller, tls_required
+from stele.transfer.tls import VolumeTls
+
+log = logging.getLogger("stele.tls")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LIMITS = TlsLimits(waiting_max=1000, handshakes_max=256, handshake_seconds_max=5.0)
+LOGGED_SECONDS = 10.0
+"""Connections and requests that are refused are logged once per this interval."""
+LOCAL_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}", "/healthz")
+WHAT_TO_DO = "use https, see docs/operating/security.md"
+
+
+class TransferAcceptor(HttpAcceptor):
+    """Takes connections whose sides have a certificate, and those that have none."""
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Implement TlsAcceptor."""
+        contexts = self.contexts
+        return None if contexts is None else contexts.asking
+
+
+class Callers:
+    """Lets requests in, or answers 401, 403 and 426, with what is expected. `acceptor` is for the port."""
+
+    def __init__(self, tls: VolumeTls) -> None:
+        self._tls = tls
+        self._refused = RateLimitedLog(LOGGED_SECONDS)
+        self.acceptor = TransferAcceptor(tls.identity, self._log, LIMITS)
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Implement a middleware of aiohttp."""
+        if (refused := self._refusal(request)) is not None:
+            self._log(str(request.remote), f"{request.method} {route_of(request)}: {refused.text}")
+            raise refused
+        return await handler(request)
+
+    def _refusal(self, request: web.Request) -> web.HTTPException | None:
+        if not is_encrypted(request):
+            own = http.is_local(request) and route_of(request) in LOCAL_ROUTES
+            return None if own or self._tls.level.listens_plain else tls_required(WHAT_TO_DO)
+        if (found := caller(request)) is None:
+            return self._anonymous(request)
+        why = self._tls.refusal(found.certificate, found.chain)
+        return web.HTTPForbidden(text=f"the certificate is not taken here: {why}\n") if why else None
+
+    def _anonymous(self, request: web.Request) -> web.HTTPException | None:
+        """Loads have no session whose token the handler could check."""
+        load = request.match_info.get("load")
+        if load is None or http.bears(request, self._tls.identity.load_token(load)):
+            return None
+        text = f"load {load[:63]} requires its token, Authorization: Bearer TOKEN, or a member's certificate"
+        body = msgspec.json.encode({"code": "UNAUTHORIZED", "detail": text}).decode()
+        return web.HTTPUnauthorized(text=body, content_type="application/json")
+
+    def _log(self, address: str, why: str) -> None:
+        if (suppressed := self._refused.admit()) is not None:
+            text = "%s is refused at the transfer port: %s (%d more were not logged)"
+            log.warning(text, address, why.strip(), suppressed)
+
+
+def is_encrypted(request: web.Request) -> bool:
+    """Return whether a request came with TLS."""
+    return request.transport is not None and request.transport.get_extra_info("ssl_object") is not None
+
+
+def route_of(request: web.Request) -> str:
+    """Return the pattern that the path fits; nothing for a path that no route has."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical

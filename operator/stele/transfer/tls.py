@@ -1,0 +1,89 @@
+"""TLS of a transfer process: the level and the certificate of the member in its pod.
+
+Off, Accept, Dial, Required are those of the peer port (`core.security.level`). The member writes the level to
+the volume before it uses it, and here the file is looked at for each request: so neither process is behind.
+"""
+
+import logging
+import time
+from pathlib import Path
+
+from stele.adapters.tls.dialled import Secured
+from stele.adapters.tls.identity import Contexts, TlsIdentity
+from stele.adapters.tls.peer import Certificate, Expected, holders, peer_refusal
+from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
+from stele.core.security.rotation import GRACE_SECONDS
+from stele.errors import BadInput, Corrupt, Unavailable
+from stele.wire.storage.volume import MEMBER_SECURITY, MemberSecurity, decode_file
+
+log = logging.getLogger("stele.tls")
+
+_Stamp = tuple[int, int, int]
+
+
+class VolumeTls:
+    """What the member keeps on the volume, and the certificate in `tls_dir`, empty for none.
+
+    Where the file is damaged it is Required, as at the member.
+    """
+
+    def __init__(self, data: Path, tls_dir: str) -> None:
+        self._path = data / MEMBER_SECURITY
+        self._stamp: _Stamp | None = None
+        self._security, self._problem = MemberSecurity(), ""
+        self.identity = TlsIdentity(Path(tls_dir) if tls_dir else None, GRACE_SECONDS)
+
+    @property
+    def level(self) -> InternalTls:
+        """What is in force for new connections."""
+        return self._in_force().tls
+
+    def _in_force(self) -> MemberSecurity:
+        try:
+            stat = self._path.stat()
+            stamp = stat.st_ino, stat.st_mtime_ns, stat.st_size
+            if stamp != self._stamp:
+                stored = decode_file(MemberSecurity, self._path.read_bytes(), str(self._path))
+                self._security, self._stamp, self._problem = stored, stamp, ""
+        except FileNotFoundError:
+            self._security, self._stamp = MemberSecurity(), None
+        except (OSError, Corrupt) as error:
+            self._security, self._stamp = MemberSecurity(InternalTls.REQUIRED), None
+            if self._problem != str(error):
+                log.error("the level of TLS between members is unknown, so it is Required: %s", error)
+            self._problem = str(error)
+        return self._security
+
+    @property
+    def _grace_seconds(self) -> float:
+        return GRACE_SECONDS if self._in_force().grace_expired else 0.0
+
+    def dialling(self, member: str) -> Secured | None:
+        """Return how to dial the transfer process of another member; None without TLS.
+
+        Raises BadInput (SOURCE) without its name, by which it is known, and Unavailable (SOURCE) without a
+        usable certificate. This blocks for milliseconds.
+        """
+        if not self.level.dials_tls:
+            return None
+        if not member:
+            raise BadInput("source is empty; expected the name of the member to copy from", "SOURCE")
+        self.identity.look()
+        if (contexts := self.identity.contexts) is None:
+            raise Unavailable(f"this member has no usable certificate: {self.identity.problem}", "SOURCE")
+        return Secured(contexts.dialling, _member_of(contexts, member), self._grace_seconds)
+
+    def refusal(self, certificate: Certificate, chain: frozenset[bytes]) -> str:
+        """Return why who sends a request with this certificate, verified by this chain, is not taken."""
+        if (contexts := self.identity.contexts) is None:
+            return "this member has no usable certificate"
+        if not chain & contexts.trusted:
+            return "the CA of its certificate is no longer trusted"
+        return peer_refusal(certificate, _member_of(contexts), time.time(), self._grace_seconds)
+
+
+def _member_of(contexts: Contexts, name: str = "") -> Expected:
+    """Return a member of the cluster that the own certificate names; of none without one."""
+    cluster = next((holder.cluster for holder in holders(contexts.certificate)), "")
+    return Expected(cluster, (Role.MEMBER,), name)
