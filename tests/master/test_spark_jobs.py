@@ -9,16 +9,17 @@ import pytest
 from stele.core.control.commands import CopyItem
 from stele.core.control.operations.copy_session import CopySession, Engine, Job, Stage
 from stele.core.control.state import State
+from stele.core.security.level import STEPS, InternalTls
 from stele.core.table.table import Member, Partition, PartitionTable
 from stele.errors import BadInput, Conflict, Corrupt, SteleError, Unavailable
 from stele.master import copier
 from stele.master.copier import SparkJobs, job_of
 from stele.model import TabletCluster, crd
 from stele.transfer.jobs.board import check_job
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SourceTls
 from tests.master.test_statuses import cluster
 
-SESSION = "s-1"
+SESSION, CA = "s-1", "-----BEGIN CERTIFICATE-----"
 Answer = CopyJobStatus | SteleError | None
 
 
@@ -58,9 +59,9 @@ class Client:
         self.cancelled.append(session)
 
 
-def state_of(address: str = "10.0.0.1") -> State:
+def state_of(address: str = "10.0.0.1", level: InternalTls = InternalTls.OFF) -> State:
     members = {n: Member(n, f"demo-{n}", f"uuid-{n}", address) for n in range(2)}
-    return State(1, PartitionTable((Partition(1, (0,)),), members), 1, 2, 0.0)
+    return State(1, PartitionTable((Partition(1, (0,)),), members), 1, 2, 0.0, member_tls=level)
 
 
 def wave() -> CopySession:
@@ -69,11 +70,13 @@ def wave() -> CopySession:
     return made
 
 
-async def ended(client: Client, address: str = "10.0.0.9") -> Job:
+async def ended(
+    client: Client, address: str = "10.0.0.9", level: InternalTls = InternalTls.OFF, ca: str = CA
+) -> Job:
     """How the job ended, once the copier was told that it is not wanted any more."""
     woken = asyncio.Event()
-    jobs = SparkJobs(cluster, lambda: address, woken.set, client.connect)
-    jobs.want([wave()], state_of())
+    jobs = SparkJobs(cluster, lambda: address, lambda: ca, woken.set, client.connect)
+    jobs.want([wave()], state_of(level=level))
     async with asyncio.timeout(10):
         while SESSION not in jobs.jobs() or jobs.jobs()[SESSION].state not in ("DONE", "FAILED"):
             woken.clear()
@@ -136,7 +139,7 @@ async def test_a_job_goes_on_when_the_master_ends_and_the_next_one_follows_it() 
     client = Client(CopyJobStatus(SESSION, "RUNNING", 3))
     for _ in range(2):
         known = asyncio.Event()
-        jobs = SparkJobs(cluster, lambda: "10.0.0.9", known.set, client.connect)
+        jobs = SparkJobs(cluster, lambda: "10.0.0.9", lambda: CA, known.set, client.connect)
         jobs.want([wave()], state_of())
         await asyncio.wait_for(known.wait(), 10)
         await jobs.close()
@@ -148,7 +151,7 @@ async def test_a_job_that_is_done_stays_until_its_files_are_ingested() -> None:
     """A master that takes over meanwhile reads from the copier that nothing is left to be copied."""
     client, known = Client(CopyJobStatus(SESSION, "DONE", 5)), asyncio.Event()
     jobs, state, session = (
-        SparkJobs(cluster, lambda: "10.0.0.9", known.set, client.connect),
+        SparkJobs(cluster, lambda: "10.0.0.9", lambda: CA, known.set, client.connect),
         state_of(),
         wave(),
     )
@@ -165,6 +168,30 @@ async def test_a_job_that_is_done_stays_until_its_files_are_ingested() -> None:
     await asyncio.sleep(0.02)
     await jobs.close()
     assert (client.submitted, client.cancelled) == ([], [SESSION])
+
+
+@pytest.mark.parametrize("level", STEPS)
+async def test_where_members_dial_with_tls_spark_does_and_knows_the_source_by_the_ca(
+    level: InternalTls,
+) -> None:
+    client = Client(None, CopyJobStatus(SESSION, "DONE"))
+    await ended(client, level=level)
+    (job,) = client.submitted
+    assert (job.source, job.source_url) == ("demo-0", "http://10.0.0.1:7002")
+    assert job.tls == (SourceTls(cluster().volumes_uid, CA) if level.dials_tls else None)
+
+
+async def test_a_job_is_not_submitted_before_the_ca_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copier, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(copier, "POLL_SECONDS", 0.002)
+    client = Client(None)
+    job = await ended(client, level=InternalTls.DIAL, ca="")
+    assert (job.state, client.submitted) == ("FAILED", [])
+    assert "the operator has not read the cluster's CA" in str(job.failure)
+    client = Client(CopyJobStatus(SESSION, "DONE", 5))
+    assert await ended(client, level=InternalTls.DIAL, ca="") == Job("DONE", 5), (
+        "a former master submitted it"
+    )
 
 
 async def test_addresses_of_ipv6_are_bracketed() -> None:

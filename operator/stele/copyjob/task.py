@@ -9,8 +9,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stele.adapters.tls.dialled import Secured
+from stele.adapters.tls.identity import trusting
+from stele.adapters.tls.peer import Expected
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
 from stele.core.copy.pacing import lack_of_space
+from stele.core.security.identity import Role
+from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.copy.jobs import CopyJob, Manifest
@@ -30,6 +35,7 @@ def run_slice(slice_: Slice) -> bytes:
     job = msgspec.json.decode(body, type=CopyJob)
     progress = _Progress((part, parts), job, callback, attempts_before())
     try:
+        secured = _secured(job)
         if not progress.retries:
             check_space(Path(staging), sum(item.bytes for item in job.items))
         copy_tablets(
@@ -39,6 +45,7 @@ def run_slice(slice_: Slice) -> bytes:
             progress=progress.add,
             finished=progress.finish,
             again=progress.again,
+            secured=lambda: secured,
         )
         progress.send()
     except (Unavailable, Corrupt) as error:
@@ -47,6 +54,15 @@ def run_slice(slice_: Slice) -> bytes:
         return encode(SliceResult(code=error.code, text=error.text, retries=progress.retries))
     finished = tuple(progress.finished)
     return encode(SliceResult(progress.bytes, progress.entries, finished, retries=progress.retries))
+
+
+def _secured(job: CopyJob) -> Secured | None:
+    """Return how to know the source; None when it is dialled without TLS. Raises BadInput for the CA."""
+    if job.tls is None:
+        return None
+    expected = Expected(job.tls.cluster, (Role.MEMBER,), job.source)
+    grace_seconds = GRACE_SECONDS if job.tls.grace_expired else 0.0
+    return Secured(trusting(job.tls.trusted.encode()), expected, grace_seconds)
 
 
 def attempts_before() -> int:

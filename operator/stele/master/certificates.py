@@ -71,6 +71,7 @@ class Certificates:
     """`days_left` is of the certificate that ends first, CA included; None while there is none.
 
     `waits` is why not every member uses what was written last, as of the last round that came to its end.
+    `trusted` are the CAs, PEM, that are valid; empty before the first round.
     """
 
     def __init__(self, secrets: KeptSecrets, master: MasterCertificate) -> None:
@@ -78,6 +79,7 @@ class Certificates:
         self._checked: dict[str, _Checked] = {}
         self.days_left: int | None = None
         self.waits = "certificates are made"
+        self.trusted = b""
         self.changes_ca = False
 
     async def ensure(
@@ -98,6 +100,7 @@ class Certificates:
         mark = _mark(cluster)
         authority = await self._authority(cluster, mark, now)
         await self._master.renew(cluster, authority, now, everybody_uses_it=not self.waits)
+        self.trusted = authority.trusted
         bundle = Content({TRUSTED: authority.trusted})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from stele.adapters.spark.client import CopierClient
 from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.operations.copy_session import CopySession, Job, Stage
@@ -13,7 +15,7 @@ from stele.errors import SteleError, Unavailable
 from stele.master import manifests
 from stele.model import TabletCluster
 from stele.model.common import quantity_bytes
-from stele.wire.copy.jobs import CopyJob, CopyJobStatus
+from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SourceTls
 from stele.wire.urls import http_root
 
 log = logging.getLogger(__name__)
@@ -34,10 +36,13 @@ class SparkJobs:
         self,
         cluster: Callable[[], TabletCluster],
         address: Callable[[], str],
+        trusted: Callable[[], str],
         wake: Callable[[], None],
         connect: Callable[[str], CopierClient] = CopierClient,
     ) -> None:
+        """`trusted` returns the CAs of the cluster, PEM; empty while they are not known."""
         self._cluster, self._address, self._wake, self._connect = cluster, address, wake, connect
+        self._trusted = trusted
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, Job] = {}
         self._closing = False
@@ -111,7 +116,15 @@ class SparkJobs:
         A previous master may have submitted it, for more tablets or with other settings: then it goes on.
         """
         async with self._client() as client:
-            return await client.status(job.session) or await client.submit(job)
+            return await client.status(job.session) or await client.submit(self._with_ca(job))
+
+    def _with_ca(self, job: CopyJob) -> CopyJob:
+        """Return the job with the CAs that are valid now. Raises Unavailable when they are not known."""
+        if job.tls is None:
+            return job
+        if not (trusted := self._trusted()):
+            raise Unavailable("the operator has not read the cluster's CA, by which Spark knows the source")
+        return msgspec.structs.replace(job, tls=msgspec.structs.replace(job.tls, trusted=trusted))
 
     async def _delete(self, session: str) -> None:
         try:
@@ -141,8 +154,13 @@ class SparkJobs:
 
 
 def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
-    """Return the copy job of a session; the destination's volume is the claim of its name."""
-    spark, members = cluster.spec.spark, state.table.members
+    """Return the copy job of a session, without CAs; the destination's volume is the claim of its name.
+
+    Members have the level of TLS of `state` or a neighbour of it, so all of them take what it dials.
+    """
+    spark, members, tls = cluster.spec.spark, state.table.members, None
+    if state.tls.level.dials_tls:
+        tls = SourceTls(cluster.volumes_uid, "", cluster.spec.security.members.takes_expired)
     source, destination = members[session.source], members[session.destination]
     return CopyJob(
         session=session.id,
@@ -155,4 +173,6 @@ def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJo
         cores=spark.cores,
         memory=f"{quantity_bytes(spark.memory) // (1 << 20)}m",
         idle_seconds=spark.idle_seconds,
+        source=source.name,
+        tls=tls,
     )

@@ -358,6 +358,10 @@ class KubernetesClusterObjects:
         pod = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
         return "" if pod is None else ready_address(pod)
 
+    def trusted(self) -> str:
+        """Return the CAs of the cluster, PEM; empty while they are not known."""
+        return self._security.trusted
+
     async def post_events(self, events: Sequence[ClusterEvent]) -> None:
         await post(self._api, self._cluster, events)
 

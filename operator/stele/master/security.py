@@ -171,6 +171,11 @@ class ClusterSecurity:
         return self._users.statuses(problem, clock)
 
     @property
+    def trusted(self) -> str:
+        """The CAs of the cluster, PEM; empty while they are not known."""
+        return self._certificates.trusted.decode()
+
+    @property
     def taken(self) -> tuple[str, ...]:
         """Return the kind and name of Secrets that have another owner."""
         problems = (self._users_problem, self._problem)

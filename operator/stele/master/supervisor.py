@@ -219,7 +219,7 @@ class Supervisor:
         store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
         objects = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
         self._objects[meta.namespace, meta.name] = objects
-        copier = SparkJobs(objects.cluster, objects.copier_address, wake)
+        copier = SparkJobs(objects.cluster, objects.copier_address, objects.trusted, wake)
         key = (meta.namespace, meta.name)
 
         def count_error(code: str) -> None:
