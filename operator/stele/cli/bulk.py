@@ -39,6 +39,14 @@ AddressOption = Annotated[
         help="Run Spark on this machine; the admin port of any member.",
     ),
 ]
+CaFileOption = Annotated[
+    str,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="With --address: CAs of the cluster, PEM, where its members take bulk data by TLS only.",
+    ),
+]
 ImageOption = Annotated[
     str,
     typer.Option("--image", metavar="IMAGE", help="Image of the Job; by default that of the installation."),
@@ -66,6 +74,7 @@ def load(
         str, typer.Option("--load", metavar="ID", help="Resume this load: completed tablets are skipped.")
     ] = "",
     address: AddressOption = "",
+    ca_file: CaFileOption = "",
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
@@ -91,7 +100,7 @@ def load(
     job = _Job("load", file, arguments, where)
     again = f"resume it with: kubectl stele load {file} --load {name} and the same other options"
     with _interrupted(again):
-        result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+        result = job.run_here(address, ca_file, memory) if address else job.run_there(cluster, image, memory)
     loaded = result["tablets"] - result["skipped"]
     _show(result, output, f"{result['rows']} rows in {result['seconds']} s; {loaded} tablets loaded")
 
@@ -104,6 +113,7 @@ def dump(
     cluster: ClusterOption = "",
     keyspace: KeyspaceOption = "default",
     address: AddressOption = "",
+    ca_file: CaFileOption = "",
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
@@ -122,7 +132,7 @@ def dump(
         raise BadInput(f"{file.absolute().parent} is not a directory")
     job = _Job("dump", file, ["--keyspace", keyspace], where)
     with _interrupted("nothing was written; run the command again"):
-        result = job.run_here(address, memory) if address else job.run_there(cluster, image, memory)
+        result = job.run_here(address, ca_file, memory) if address else job.run_there(cluster, image, memory)
     _show(result, output, f"{result['rows']} rows, {out.size(result['bytes'])}, in {result['seconds']} s")
 
 
@@ -132,10 +142,11 @@ class _Job:
     def __init__(self, command: str, file: Path, arguments: list[str], where: Where) -> None:
         self._command, self._file, self._arguments, self._where = command, file, arguments, where
 
-    def run_here(self, address: str, memory: str) -> dict[str, Any]:
+    def run_here(self, address: str, ca_file: str, memory: str) -> dict[str, Any]:
         """Run the job on this machine."""
         line = [sys.executable, "-m", "stele.bulkjob", self._command, str(self._file)]
         line += [*self._arguments, "--address", address, "--memory", _half(memory)]
+        line += ["--ca-file", ca_file]
         latest: dict[str, Any] = {}
         with (
             tempfile.TemporaryFile("w+") as noise,

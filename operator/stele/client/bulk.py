@@ -21,7 +21,7 @@ from stele.client.members import Members
 from stele.core.control.commands import SessionInfo
 from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
 from stele.core.kv.keyslot import partitions_of
-from stele.errors import BadInput, Conflict, Corrupt, Stale, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.wire.copy.blocks import BlockReader
 from stele.wire.copy.bulk import (
     EXPORT_PREFIX,
@@ -94,6 +94,7 @@ class Loader:
         self._keyspace = check_keyspace(keyspace)
         self._duplicates: Duplicates = duplicates
         self._done: frozenset[int] | None = None
+        self._tokens: dict[int, str] = {}
 
     # -- pieces
 
@@ -149,19 +150,43 @@ class Loader:
             for member in owners:
                 with suppress(SteleError):
                     # Rows of a member that does not answer are sent again, and skipped in the end.
-                    path = f"/v1/bulk/loads/{self.load}"
-                    answer = self._members.call(self._members.admin(member), "GET", path)
-                    applied.update(msgspec.json.decode(answer, type=LoadList).partitions)
+                    applied.update(self._ask(member).partitions)
             self._done = frozenset(applied)
         return self._done
+
+    def _ask(self, member: int) -> LoadList:
+        answer = self._members.call(self._members.admin(member), "GET", self._path)
+        listed = msgspec.json.decode(answer, type=LoadList)
+        self._tokens[member] = listed.token
+        return listed
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/bulk/loads/{self.load}"
+
+    def call(self, member: int, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Return what a member's transfer process answers about this load; `path` is below that of the load.
+
+        Raises as `Members.call` does, Unavailable also for a token that the member has replaced.
+        """
+        place = self._members.transfer(member)
+        token = ""
+        if place.member:
+            token = self._tokens.get(member) or self._ask(member).token
+        try:
+            return self._members.call(place, method, self._path + path, body, token)
+        except Refused as error:
+            if error.code != "UNAUTHORIZED":
+                raise
+            self._tokens.pop(member, None)
+            raise Unavailable(error.text) from error
 
     def _put(self, name: str, streams: dict[int, bytes]) -> None:
         """Send each member the streams of its tablets."""
         replicas = {p: self._members.table.replicas(p) for p in streams}
         for member in sorted({m for slots in replicas.values() for m in slots if m is not None}):
             own_streams = {p: body for p, body in streams.items() if member in replicas[p]}
-            path = f"/v1/bulk/loads/{self.load}/pieces/{name}"
-            self._members.call(self._members.transfer(member), "PUT", path, _piece(own_streams))
+            self.call(member, "PUT", f"/pieces/{name}", _piece(own_streams))
 
     # -- the end
 
@@ -195,8 +220,7 @@ class Loader:
         """Let the members delete the pieces; otherwise they do so after an hour."""
         for member in self._members.table.members:
             with suppress(SteleError):
-                address = self._members.transfer(member.index)
-                self._members.call(address, "DELETE", f"/v1/bulk/loads/{self.load}")
+                self.call(member.index, "DELETE", "")
 
     # -- what tablets ask
 
@@ -289,8 +313,7 @@ class _Tablet:
             return self._post(member, self._loader.fetch(generation, other, crc))
 
     def _post(self, member: int, order: BuildOrder) -> LoadManifest:
-        place = self._members.transfer(member)
-        answer = self._members.call(place, "POST", self._path, encode_json(order))
+        answer = self._loader.call(member, "POST", f"/partitions/{self._partition}", encode_json(order))
         return msgspec.json.decode(answer, type=LoadManifest)
 
     def _apply(self) -> tuple[Loaded, bool]:

@@ -1,16 +1,28 @@
 """HTTP client of a cluster's members: routing, and calls with descriptive errors. Thread-safe."""
 
+import ssl
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import urllib3
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.response import BaseHTTPResponse
 
+from stele.adapters.tls.dialled import Secured
+from stele.adapters.tls.identity import trusting
+from stele.adapters.tls.peer import Expected
+from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
+from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
-from stele.wire.copy.bulk import BulkTable
+from stele.wire.copy.bulk import BulkMember, BulkTable
 from stele.wire.unreadable import UNREADABLE
 from stele.wire.urls import http_root, is_host
 
@@ -36,7 +48,19 @@ _KINDS: dict[str, type[SteleError]] = {
     "TOO_LARGE": BadInput,
 }
 _table = msgspec.json.Decoder(BulkTable).decode
+CA_MISSING = (
+    "the members of this cluster take bulk data by TLS only, and option caFile (--ca-file) is not set: "
+    "name a file with ca.crt of the Secret CLUSTER-ca-cert"
+)
 Address = tuple[str, int]
+
+
+class Place(NamedTuple):
+    """A port of a member; with TLS, `member` is the name that its certificate has."""
+
+    host: str
+    port: int
+    member: str = ""
 
 
 def parse_addresses(text: str) -> list[Address]:
@@ -55,11 +79,29 @@ def parse_addresses(text: str) -> list[Address]:
     return addresses
 
 
-class Members:
-    """Client of the members. `table` is that of the last `refresh`, and is fetched on first use."""
+def read_ca(file: str) -> str:
+    """Return the content of a file with CAs, nothing for an empty name. Raises BadInput."""
+    if not file:
+        return ""
+    try:
+        return Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"caFile {file} cannot be read: {error}; expected a PEM file with CAs") from None
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+
+class Members:
+    """Client of the members. `table` is that of the last `refresh`, and is fetched on first use.
+
+    With the CAs of the cluster, PEM in `trusted`, bulk data goes by TLS where its members take that.
+    """
+
+    def __init__(self, addresses: Sequence[Address], trusted: str = "") -> None:
+        """Raises BadInput for CAs that cannot be used."""
         self.seeds = list(addresses)
+        self._trusted = trusted
+        self._context = trusting(trusted.encode()) if trusted else None
+        self._pools: dict[Place, HTTPSConnectionPool] = {}
+        self._lock = threading.Lock()
         self._known: BulkTable | None = None
         self._http = urllib3.PoolManager(
             PLACES_MAX, maxsize=IDLE_MAX, timeout=CALL_SECONDS_MAX, retries=False
@@ -94,23 +136,33 @@ class Members:
     def admin(self, member: int) -> Address:
         return self._address(member), self.table.admin_port
 
-    def transfer(self, member: int) -> Address:
-        return self._address(member), self.table.transfer_port
+    def transfer(self, member: int) -> Place:
+        """Return where its bulk data goes. Raises BadInput where that needs a CA."""
+        table, found = self.table, self._find(member)
+        if table.tls is InternalTls.REQUIRED and not self._trusted:
+            raise BadInput(CA_MISSING)
+        secured = bool(self._trusted) and table.tls.dials_tls
+        return Place(found.address, table.transfer_port, found.name if secured else "")
 
     def _address(self, member: int) -> str:
+        return self._find(member).address
+
+    def _find(self, member: int) -> BulkMember:
         for known in self.table.members:
             if known.index == member:
-                return known.address
+                return known
         raise Stale(f"member {member} is not in the table")
 
-    def call(self, place: Address, method: str, path: str, body: bytes | None = None) -> bytes:
+    def call(
+        self, place: Address | Place, method: str, path: str, body: bytes | None = None, token: str = ""
+    ) -> bytes:
         """Return the response body. Raises the member's error, Unavailable when there is no answer."""
-        with self.request(place, method, path, body) as response:
+        with self.request(place, method, path, body, token) as response:
             return response.read()
 
     @contextmanager
     def request(
-        self, place: Address, method: str, path: str, body: bytes | None = None, token: str = ""
+        self, place: Address | Place, method: str, path: str, body: bytes | None = None, token: str = ""
     ) -> Iterator[BaseHTTPResponse]:
         """Yield a response to be read in the block; errors are those of `call`.
 
@@ -118,7 +170,7 @@ class Members:
         """
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            with closing(self._send(method, http_root(*place) + path, body, headers)) as answer:
+            with closing(self._send(Place(*place), method, path, body, headers)) as answer:
                 if answer.status >= 300:
                     raise _error(f"{place[0]}:{place[1]}", answer.status, answer.read())
                 yield answer
@@ -127,25 +179,71 @@ class Members:
             raise Unavailable(f"{place[0]}:{place[1]}: {str(cause) or type(cause).__name__}") from error
 
     def _send(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str], again: bool = True
+        self, place: Place, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> BaseHTTPResponse:
         """Send a request, again if a kept connection was closed meanwhile: every call can be repeated."""
+        ask = partial(
+            self._pool(place).request if place.member else self._http.request,
+            method,
+            path if place.member else http_root(place.host, place.port) + path,
+            body=body,
+            headers=headers,
+            preload_content=False,
+            decode_content=False,
+        )
         try:
-            return self._http.request(
-                method, url, body=body, headers=headers, preload_content=False, decode_content=False
-            )
+            return ask()
         except ProtocolError as error:
-            if not again or isinstance(_cause(error), TimeoutError):
+            if isinstance(_cause(error), TimeoutError):
                 raise
-            return self._send(method, url, body, headers, again=False)
+            return ask()
+
+    def _pool(self, place: Place) -> HTTPSConnectionPool:
+        """Return the connections to a member, which its certificate has to name."""
+        with self._lock:
+            pool = self._pools.get(place)
+            if pool is None:
+                assert self._context is not None
+                expected = Expected(self.table.cluster, (Role.MEMBER,), place.member)
+                pool = self._pools[place] = _MemberPool(
+                    place.host,
+                    place.port,
+                    maxsize=IDLE_MAX,
+                    timeout=CALL_SECONDS_MAX,
+                    retries=False,
+                    assert_hostname=False,
+                    ssl_context=self._context,
+                    secured=Secured(self._context, expected, GRACE_SECONDS),
+                )
+            return pool
 
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._http.clear()
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the addresses: Spark tasks fetch the table themselves."""
-        return Members, (self.seeds,)
+        """Pickle only what is given: Spark tasks fetch the table themselves."""
+        return Members, (self.seeds, self._trusted)
+
+
+class _MemberConnection(HTTPSConnection):
+    """Sends nothing before it is known who answers."""
+
+    def __init__(self, *arguments: Any, secured: Secured, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._secured = secured
+
+    def connect(self) -> None:
+        super().connect()
+        assert isinstance(self.sock, ssl.SSLSocket)
+        self._secured.check(self.sock.getpeercert())
+
+
+class _MemberPool(HTTPSConnectionPool):
+    ConnectionCls = _MemberConnection
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -159,6 +257,7 @@ def _error(place: str, status: int, body: bytes) -> SteleError:
     except UNREADABLE:
         answer = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
     code, detail = answer.get("code", ""), answer.get("detail", "")[:DETAIL_CHARACTERS_MAX]
-    default = Unavailable if status >= 500 and status != 507 else Refused
+    # 426: it takes only TLS now, and the next table says so.
+    default = Unavailable if status == 426 or (status >= 500 and status != 507) else Refused
     kind = BadInput if status == 400 and code not in _KINDS else _KINDS.get(code, default)
     return kind(f"{place}: {detail}", code or None)

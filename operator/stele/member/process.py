@@ -175,7 +175,8 @@ class Process:
         await asyncio.to_thread(node.tls.look)
         node.background.spawn(node.tls.watch(limits.CERTIFICATE_LOOK_SECONDS))
         admin = Admin(node).application()
-        BulkRoutes(settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(admin)
+        bulk = settings, node.tablets, node.delayed_replies, node.loads, node.sessions, node.member_tls
+        BulkRoutes(*bulk).add_routes(admin)
         await self._serve(admin, settings.admin_port, stack, node.admin_tls)
         await self._serve(Observer(node).application(), settings.metrics_port, stack)
         users = UsersFile(node.access, settings.users_file, lambda: node.client_demands.auth)

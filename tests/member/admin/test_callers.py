@@ -97,7 +97,8 @@ async def served(folder: Path) -> AsyncIterator[Site]:
     node = member.node
     node.tls.look()
     app = Admin(node).application()
-    BulkRoutes(node.settings, node.tablets, node.delayed_replies, node.loads, node.sessions).add_routes(app)
+    bulk = node.settings, node.tablets, node.delayed_replies, node.loads, node.sessions, node.member_tls
+    BulkRoutes(*bulk).add_routes(app)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await HttpSite(runner, node.admin_tls, "127.0.0.1", 0).start()

@@ -50,9 +50,11 @@ def run_member() -> int:
 
 
 def run_transfer() -> int:
-    from stele.transfer.__main__ import main
+    from stele.transfer import __main__ as program
 
-    return main([])
+    given = json.loads(os.environ.get("LIMITS", "{}"))
+    program.CERTIFICATE_LOOK_SECONDS = given.get("CERTIFICATE_LOOK_SECONDS", program.CERTIFICATE_LOOK_SECONDS)
+    return program.main([])
 
 
 def _child(order: dict[str, Any]) -> None:

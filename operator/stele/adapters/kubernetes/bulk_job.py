@@ -14,6 +14,7 @@ from stele.wire.pods import container_security, pod_security
 
 PORT = 7003
 WORK = "/work"
+CA_FOLDER = "/etc/stele/ca"
 DEFAULTS = "stele-bulk"
 """ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
 READY_SECONDS_MAX = 180.0
@@ -52,12 +53,12 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Objec
             "backoffLimit": 0,
             "activeDeadlineSeconds": LIFE_SECONDS_MAX,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(memory, defaults)},
+            "template": {"metadata": {"labels": labels}, "spec": _pod(meta["name"], memory, defaults)},
         },
     }
 
 
-def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
+def _pod(cluster: str, memory: str, defaults: Mapping[str, str]) -> Object:
     """Return the pod, which meets the Pod Security Standard `restricted`."""
     names = filter(None, defaults.get("pullSecrets", "").split(","))
     return {
@@ -67,9 +68,15 @@ def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
         "terminationGracePeriodSeconds": 1,
         "imagePullSecrets": [{"name": name} for name in names],
         "containers": [_container(memory, defaults)],
-        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}, _ca_volume(cluster)],
         "securityContext": pod_security(),
     }
+
+
+def _ca_volume(cluster: str) -> Object:
+    """Return the Secret with the CAs of the cluster, which is there once it has certificates."""
+    secret = {"secretName": f"{cluster}-ca-cert", "optional": True, "defaultMode": 0o440}
+    return {"name": "ca", "secret": secret}
 
 
 def _container(memory: str, defaults: Mapping[str, str]) -> Object:
@@ -78,12 +85,19 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
         "image": defaults["image"],
         "imagePullPolicy": defaults.get("pullPolicy", "IfNotPresent"),
         "args": ["stele-bulk", "serve", "--port", str(PORT), "--folder", WORK],
-        "env": [{"name": "SPARK_LOCAL_DIRS", "value": WORK}],
+        "env": [
+            {"name": "SPARK_LOCAL_DIRS", "value": WORK},
+            {"name": "STELE_CA_FILE", "value": f"{CA_FOLDER}/ca.crt"},
+        ],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}},
         "readinessProbe": {"httpGet": {"path": "/job", "port": PORT}, "periodSeconds": 1},
         "securityContext": container_security(),
-        "volumeMounts": [{"name": "work", "mountPath": WORK}, {"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [
+            {"name": "work", "mountPath": WORK},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "ca", "mountPath": CA_FOLDER, "readOnly": True},
+        ],
     }
 
 

@@ -1,7 +1,7 @@
 """HTTP of bulk loads and exports on a member's admin port; the data goes to its transfer process.
 
 GET    /v1/bulk/table                          members and rows, for routing
-GET    /v1/bulk/loads/<load>                   partitions of this owner that applied it (`LoadList`)
+GET    /v1/bulk/loads/<load>                   partitions of this owner that applied it, a token (`LoadList`)
 GET    /v1/bulk/loads/<load>/partitions/<p>    where to build files (`LoadPlace`)
 POST   /v1/bulk/loads/<load>/partitions/<p>    to the owner: apply the load (`LoadOrder`)
 POST   /v1/bulk/snapshots/<session>            to the owner: open a checkpoint (`SnapshotOrder`)
@@ -22,6 +22,7 @@ from stele.errors import BadInput, Refused, Stale
 from stele.member.bulk.loads import BulkLoads
 from stele.member.copy.sessions import CopySessions
 from stele.member.replication.delayed_replies import DelayedReplies
+from stele.member.replication.member_tls import MemberTls
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.wire.copy.bulk import (
@@ -48,6 +49,7 @@ class BulkRoutes:
     _delayed_replies: DelayedReplies
     _loads: BulkLoads
     _sessions: CopySessions
+    _tls: MemberTls
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""
@@ -68,11 +70,13 @@ class BulkRoutes:
             rows=_rows(known.rows[: known.main]),
             group_rows=_rows(known.rows[known.main :]),
             groups=tuple(BulkGroup(each.keyspace, each.first, each.count) for each in known.groups.groups),
+            tls=self._tls.level,
         )
         return _json(table)
 
     async def _list_applied(self, request: web.Request) -> web.Response:
-        return _json(LoadList(self._loads.applied(check_load_id(request.match_info["load"]))))
+        load = check_load_id(request.match_info["load"])
+        return _json(LoadList(self._loads.applied(load), self._tls.load_token(load)))
 
     async def _place(self, request: web.Request) -> web.Response:
         load = check_load_id(request.match_info["load"])

@@ -129,6 +129,11 @@ class MemberTls:
         self.acceptor.listen(wanted.tls)
         log.info("members: TLS %s, expired certificates taken: %s", wanted.tls, wanted.grace_expired)
 
+    def load_token(self, load: str) -> str:
+        """Return what lets its bearer send this bulk load to the transfer process; empty without a
+        certificate, as it takes no TLS then."""
+        return self._identity.load_token(load) if self._identity.contexts else ""
+
     def dialling(self) -> Contexts | None:
         """Return what to dial with; None without TLS. Raises ConnectionError without a certificate."""
         if not self.level.dials_tls:

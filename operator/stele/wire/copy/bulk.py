@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from stele.core.control.commands import INDEX_MAX, OpId, Slots
+from stele.core.security.level import InternalTls
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Corrupt
 from stele.wire.copy.blocks import End, Entry, encode_stream
@@ -104,9 +105,13 @@ class LoadManifest(msgspec.Struct, frozen=True):
 
 
 class LoadList(msgspec.Struct, frozen=True):
-    """Partitions that this member owns and that have applied a load."""
+    """Partitions that this member owns and that have applied a load.
+
+    `token` is for requests about the load to the transfer process in this member's pod.
+    """
 
     partitions: tuple[int, ...]
+    token: str = ""
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
@@ -160,7 +165,8 @@ class BulkGroup(msgspec.Struct, frozen=True, array_like=True):
 class BulkTable(msgspec.Struct, frozen=True):
     """The table as a member knows it, rows are (version, replicas) by partition.
 
-    `rows` are those outside of groups, `group_rows` the following ones, which belong to `groups`.
+    `rows` are those outside of groups, `group_rows` the following ones, which belong to `groups`. `tls` is
+    the level by which transfer processes take connections.
     """
 
     cluster: str
@@ -170,6 +176,7 @@ class BulkTable(msgspec.Struct, frozen=True):
     rows: tuple[tuple[int, Slots], ...]
     group_rows: tuple[tuple[int, Slots], ...] = ()
     groups: tuple[BulkGroup, ...] = ()
+    tls: InternalTls = InternalTls.OFF
 
     def group(self, keyspace: str) -> range:
         """Return the partitions of a keyspace."""
