@@ -76,7 +76,7 @@ async def test_a_certificate_that_is_renewed_ends_no_load(tmp_path: Path) -> Non
         before = dict(loader._tokens)
         assert made.tls is not None
         for member in made.members:
-            show(made.tls, member, shared_ca(), [shared_ca()])
+            show(made.tls, f"m{member}", shared_ca(), [shared_ca()])
         await asyncio.sleep(1.0)
         result = await asyncio.to_thread(loader.finish, pieces)
         assert result.entries == 60
