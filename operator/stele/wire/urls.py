@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 _LABELS = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 HOST_CHARS_MAX = 253
+URL_CHARS_MAX = HOST_CHARS_MAX + len("http://[]:65535/")
+"""Longer ones are not looked at: `urlsplit` keeps the last 128 texts that it was given."""
 
 
 def is_host(text: str) -> bool:
@@ -20,6 +22,8 @@ def is_host(text: str) -> bool:
 
 def host_and_port(root: str) -> tuple[str, int] | None:
     """Return host and port of `http://HOST:PORT`, None for any other URL."""
+    if len(root) > URL_CHARS_MAX:
+        return None
     try:
         parts = urlsplit(root)
         host, port = parts.hostname, parts.port
