@@ -88,3 +88,25 @@ def test_every_application_is_made_in_one_place() -> None:
     made = [path.name for path in source.rglob("*.py") if "web.Application(" in path.read_text("utf-8")]
     compared = [path.name for path in source.rglob("*.py") if "compare_digest(" in path.read_text("utf-8")]
     assert (made, sorted(compared)) == (["http.py"], ["http.py", "passwords.py"])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff\x00\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTra\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+    ids=["no HTTP", "no header", "a client that is gone"],
+)
+async def test_what_clients_do_wrong_is_not_logged(
+    url: str, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A few bytes would be a traceback each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(sent.replace(b"\r\nContent", b"\r\nAuthorization: Bearer a-token\r\nContent"))
+    writer.write_eof()
+    await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert await ask(url, b"POST / HTTP/1.1\r\nAuthorization: Bearer a-token\r\n") == 200
+    assert not caplog.records

@@ -1,9 +1,11 @@
 """Settings that all HTTP servers of Stele share, and the checks of who sent a request."""
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 BODY_BYTES_MAX = 1024 * 1024
@@ -14,11 +16,21 @@ def application(
     *, body_bytes_max: int = BODY_BYTES_MAX, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
     """Return an application that rejects compressed bodies, which could expand to a volume's size."""
+    logging.getLogger("aiohttp.server").addFilter(_is_ours)
     return web.Application(
         client_max_size=body_bytes_max,
         middlewares=[_only_plain_bodies, *middlewares],
         handler_args={"auto_decompress": False},
     )
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether a logged error is the server's: not bytes that are no HTTP, nor a client that is gone.
+
+    Anyone could fill a log with their tracebacks.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
 
 
 @web.middleware
