@@ -295,6 +295,11 @@ def test_a_copier_changes_and_deletes_its_executors_alone(scene: Scene) -> None:
     assert scene.run(COPIER, "delete", mine) == ""
     assert scene.run(COPIER, "delete", "pods", "-l", "spark-role=executor") == ""
     assert ALLOWED in scene.run(COPIER, "patch", mine, "-p", image % "spark-kubernetes-executor")
+    for selector, refused in (("spark-role%3Dexecutor", False), ("", True)):
+        # As the copier sweeps what an earlier start left.
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}&dryRun=All"
+        done = scene.plane.run("kubectl", "delete", f"--as={COPIER}", "--raw", path)
+        assert ("deletes executors only" in done.stdout + done.stderr) is refused, done
     for command in (
         *(("patch", other, "-p", image % "c"), ("patch", other, "-p", marked)),
         *(("delete", other), ("delete", "pods", "-l", "stele.dev/component=member")),
