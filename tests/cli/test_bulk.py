@@ -16,6 +16,7 @@ from stele.bulkjob import server as job_server
 from stele.bulkjob.__main__ import error_facts
 from stele.cli import bulk
 from stele.cli.main import main
+from stele.core.security.level import InternalTls
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
@@ -68,6 +69,41 @@ def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
     (container,) = spec["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    secret = next(each["secret"] for each in spec["volumes"] if "secret" in each)
+    assert (secret["secretName"], secret["optional"]) == ("demo-admin-tls", True)
+
+
+class StartedJob:
+    """One whose program ends at once; `arguments` are those that it was started with."""
+
+    tls_folder = bulk_job.TLS_FOLDER
+
+    async def start(self, command, arguments):
+        self.arguments = arguments
+
+    async def follow(self, heard):
+        return {}
+
+    async def receive(self, target):
+        pass
+
+
+@pytest.mark.parametrize("level", InternalTls)
+async def test_the_job_shows_its_certificate_where_members_use_tls(level):
+    job = StartedJob()
+
+    @asynccontextmanager
+    async def bulk_job_of(*_):
+        yield job
+
+    async def cluster(name):
+        return SimpleNamespace(status=SimpleNamespace(security=SimpleNamespace(members=level)))
+
+    console = SimpleNamespace(cluster=cluster, bulk_job=bulk_job_of, members_address=lambda name: "m:7001")
+    await bulk._Job("dump", Path("x"), [], None)._in_job(console, "demo", "", "1Gi")
+    assert ("--tls-folder" in job.arguments) == level.dials_tls
+    if level.dials_tls:
+        assert job.arguments[job.arguments.index("--tls-folder") + 1] == "/etc/stele/tls"
 
 
 class Server:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stele.client.members import Members, parse_addresses, read_ca
+from stele.client.members import Members, parse_addresses
 from stele.errors import BadInput, SteleError
 from stele.wire.copy.bulk import LoadList
 
@@ -32,7 +32,6 @@ POLL_SECONDS = 1.0
 COUNT_SECONDS_MAX = 60.0
 """How long a member that is busy may keep the final count waiting."""
 PORT = 7003
-CA_FILE_VARIABLE = "STELE_CA_FILE"
 _TOLD = re.compile(re.escape(SteleError.__module__) + r"\.\w+: ([A-Z_]+): (.*)")
 
 
@@ -43,14 +42,14 @@ def tell(**facts: Any) -> None:
 
 def load(options: argparse.Namespace) -> dict[str, Any]:
     """Load `options.file` and return the totals."""
-    members = Members(parse_addresses(options.address), read_ca(options.ca_file))
+    members = Members(parse_addresses(options.address), options.tls_folder)
     rows = _rows_in(options.file)
     begun, skipped = time.monotonic(), _taken(members, options.load, COUNT_SECONDS_MAX)
     with _spark(options) as spark, _watching(members, options.load, options.keyspace):
         writing = spark.read.parquet(options.file).write.format("stele").mode("append")
         for name in ("address", "keyspace", "load", "duplicates"):
             writing = writing.option(name, getattr(options, name))
-        writing = writing.option("caFile", options.ca_file)
+        writing = writing.option("tlsFolder", options.tls_folder)
         for name in ("key", "value", "expire"):
             if column := getattr(options, f"{name}_column"):
                 writing = writing.option(f"{name}Column", column)
@@ -66,10 +65,10 @@ def dump(options: argparse.Namespace) -> dict[str, Any]:
     if target.exists():
         raise BadInput(f"{target} exists already: remove it, or name another file")
     # Checked early, because Spark takes seconds to start.
-    Members(parse_addresses(options.address), read_ca(options.ca_file))
+    Members(parse_addresses(options.address), options.tls_folder)
     with _spark(options) as spark, tempfile.TemporaryDirectory(dir=target.parent, prefix=".dump-") as folder:
         reading = spark.read.format("stele").option("address", options.address)
-        reading = reading.option("caFile", options.ca_file)
+        reading = reading.option("tlsFolder", options.tls_folder)
         tell(step="reading", done=0, all=0)
         reading.option("keyspace", options.keyspace).load().write.parquet(f"{folder}/parts")
         rows = _join(sorted(Path(folder, "parts").glob("*.parquet")), Path(folder) / "joined")
@@ -190,12 +189,6 @@ def error_facts(error: BaseException) -> dict[str, str]:
     return {"code": "FAILED", "detail": f"{type(error).__name__}: {lines[0]}"}
 
 
-def _mounted_ca() -> str:
-    """Return the file of the Secret with CAs that the pod mounts; nothing where there is none."""
-    mounted = os.environ.get(CA_FILE_VARIABLE, "")
-    return mounted if os.path.exists(mounted) else ""
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the program's argument parser."""
     result = argparse.ArgumentParser(prog="stele-bulk", description=__doc__)
@@ -209,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--address", required=True)
         command.add_argument("--keyspace", default="default")
         command.add_argument("--memory", default="1g")
-        command.add_argument("--ca-file", default=_mounted_ca())
+        command.add_argument("--tls-folder", default="")
     loading = commands.choices["load"]
     loading.add_argument("--load", required=True)
     loading.add_argument("--duplicates", default="error")

@@ -19,6 +19,7 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
+from stele.core.security.level import InternalTls
 from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
@@ -39,12 +40,12 @@ AddressOption = Annotated[
         help="Run Spark on this machine; the admin port of any member.",
     ),
 ]
-CaFileOption = Annotated[
+TlsFolderOption = Annotated[
     str,
     typer.Option(
-        "--ca-file",
-        metavar="FILE",
-        help="With --address: CAs of the cluster, PEM, where its members take bulk data by TLS only.",
+        "--tls-folder",
+        metavar="DIR",
+        help="With --address: files of the Secret CLUSTER-admin-tls, where members take TLS only.",
     ),
 ]
 ImageOption = Annotated[
@@ -74,7 +75,7 @@ def load(
         str, typer.Option("--load", metavar="ID", help="Resume this load: completed tablets are skipped.")
     ] = "",
     address: AddressOption = "",
-    ca_file: CaFileOption = "",
+    tls_folder: TlsFolderOption = "",
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
@@ -100,7 +101,9 @@ def load(
     job = _Job("load", file, arguments, where)
     again = f"resume it with: kubectl stele load {file} --load {name} and the same other options"
     with _interrupted(again):
-        result = job.run_here(address, ca_file, memory) if address else job.run_there(cluster, image, memory)
+        result = (
+            job.run_here(address, tls_folder, memory) if address else job.run_there(cluster, image, memory)
+        )
     loaded = result["tablets"] - result["skipped"]
     _show(result, output, f"{result['rows']} rows in {result['seconds']} s; {loaded} tablets loaded")
 
@@ -113,7 +116,7 @@ def dump(
     cluster: ClusterOption = "",
     keyspace: KeyspaceOption = "default",
     address: AddressOption = "",
-    ca_file: CaFileOption = "",
+    tls_folder: TlsFolderOption = "",
     image: ImageOption = "",
     memory: MemoryOption = "2Gi",
     output: OutputOption = None,
@@ -132,7 +135,9 @@ def dump(
         raise BadInput(f"{file.absolute().parent} is not a directory")
     job = _Job("dump", file, ["--keyspace", keyspace], where)
     with _interrupted("nothing was written; run the command again"):
-        result = job.run_here(address, ca_file, memory) if address else job.run_there(cluster, image, memory)
+        result = (
+            job.run_here(address, tls_folder, memory) if address else job.run_there(cluster, image, memory)
+        )
     _show(result, output, f"{result['rows']} rows, {out.size(result['bytes'])}, in {result['seconds']} s")
 
 
@@ -142,11 +147,11 @@ class _Job:
     def __init__(self, command: str, file: Path, arguments: list[str], where: Where) -> None:
         self._command, self._file, self._arguments, self._where = command, file, arguments, where
 
-    def run_here(self, address: str, ca_file: str, memory: str) -> dict[str, Any]:
+    def run_here(self, address: str, tls_folder: str, memory: str) -> dict[str, Any]:
         """Run the job on this machine."""
         line = [sys.executable, "-m", "stele.bulkjob", self._command, str(self._file)]
         line += [*self._arguments, "--address", address, "--memory", _half(memory)]
-        line += ["--ca-file", ca_file]
+        line += ["--tls-folder", tls_folder]
         latest: dict[str, Any] = {}
         with (
             tempfile.TemporaryFile("w+") as noise,
@@ -183,9 +188,11 @@ class _Job:
         return self._where.ask(lambda console: self._in_job(console, cluster, image, memory))
 
     async def _in_job(self, console: "Console", cluster: str, image: str, memory: str) -> dict[str, Any]:
-        await console.cluster(cluster)
+        level = (await console.cluster(cluster)).status.security.members or InternalTls.OFF
         _progress({"step": "starting a job", "done": 0, "all": 0})
         async with console.bulk_job(cluster, image, memory) as job:
+            if level.dials_tls:
+                self._arguments += ["--tls-folder", job.tls_folder]
             return await self._with(job, console.members_address(cluster), memory)
 
     async def _with(self, job: "BulkJob", address: str, memory: str) -> dict[str, Any]:

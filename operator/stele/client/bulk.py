@@ -171,7 +171,7 @@ class Loader:
         """
         place = self._members.transfer(member)
         token = ""
-        if place.member:
+        if place.secured:
             token = self._tokens.get(member) or self._ask(member).token
         try:
             return self._members.call(place, method, self._path + path, body, token)

@@ -4,6 +4,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,8 @@ from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.response import BaseHTTPResponse
 
 from stele.adapters.tls.dialled import Secured
-from stele.adapters.tls.identity import trusting
-from stele.adapters.tls.peer import Expected
+from stele.adapters.tls.identity import TRUSTED, read_contexts, trusting
+from stele.adapters.tls.peer import Expected, holders
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS
@@ -48,19 +49,26 @@ _KINDS: dict[str, type[SteleError]] = {
     "TOO_LARGE": BadInput,
 }
 _table = msgspec.json.Decoder(BulkTable).decode
-CA_MISSING = (
-    "the members of this cluster take bulk data by TLS only, and option caFile (--ca-file) is not set: "
-    "name a file with ca.crt of the Secret CLUSTER-ca-cert"
+TLS_REQUIRED = 426
+"""The status with which a member refuses a request without TLS."""
+TLS_MISSING = (
+    "the members of this cluster take only TLS, and option tlsFolder (--tls-folder) is not set: name a "
+    "folder with tls.crt, tls.key and ca.crt of the Secret CLUSTER-admin-tls"
 )
 Address = tuple[str, int]
 
 
 class Place(NamedTuple):
-    """A port of a member; with TLS, `member` is the name that its certificate has."""
+    """A port of a member: `admin`, or that of its transfer process.
+
+    With TLS, `member` is the name that its certificate has, empty for any member's.
+    """
 
     host: str
     port: int
+    secured: bool = False
     member: str = ""
+    admin: bool = False
 
 
 def parse_addresses(text: str) -> list[Address]:
@@ -79,27 +87,45 @@ def parse_addresses(text: str) -> list[Address]:
     return addresses
 
 
-def read_ca(file: str) -> str:
-    """Return the content of a file with CAs, nothing for an empty name. Raises BadInput."""
-    if not file:
-        return ""
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    """What members are dialled with: `shown` with the own certificate, which is of `cluster`, `trusting`
+    without."""
+
+    shown: ssl.SSLContext
+    trusting: ssl.SSLContext
+    cluster: str
+
+
+def _read_tls(folder: str) -> _Tls:
+    """Raises BadInput for files that cannot be used."""
     try:
-        return Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"caFile {file} cannot be read: {error}; expected a PEM file with CAs") from None
+        contexts = read_contexts(Path(folder))
+        trusted = trusting((Path(folder) / TRUSTED).read_bytes())
+    except (OSError, BadInput) as error:
+        text = error.text if isinstance(error, BadInput) else str(error)
+        raise BadInput(
+            f"tlsFolder is '{folder}', which cannot be used: {text}; expected tls.crt, tls.key and ca.crt of "
+            "the Secret CLUSTER-admin-tls"
+        ) from None
+    named = holders(contexts.certificate)
+    if len(named) != 1 or named[0].role is not Role.ADMIN:
+        raise BadInput(f"tlsFolder is '{folder}', whose certificate is not that of an admin of a cluster")
+    return _Tls(contexts.dialling, trusted, named[0].cluster)
 
 
 class Members:
     """Client of the members. `table` is that of the last `refresh`, and is fetched on first use.
 
-    With the CAs of the cluster, PEM in `trusted`, bulk data goes by TLS where its members take that.
+    With a folder that has the certificate of an admin, members are asked by TLS, and bulk data goes by TLS
+    where they take that.
     """
 
-    def __init__(self, addresses: Sequence[Address], trusted: str = "") -> None:
-        """Raises BadInput for CAs that cannot be used."""
+    def __init__(self, addresses: Sequence[Address], tls_folder: str = "") -> None:
+        """Raises BadInput for a folder that cannot be used."""
         self.seeds = list(addresses)
-        self._trusted = trusted
-        self._context = trusting(trusted.encode()) if trusted else None
+        self._folder = tls_folder
+        self._tls = _read_tls(tls_folder) if tls_folder else None
         self._pools: dict[Place, HTTPSConnectionPool] = {}
         self._lock = threading.Lock()
         self._known: BulkTable | None = None
@@ -113,14 +139,16 @@ class Members:
 
     def refresh(self) -> BulkTable:
         """Fetch the newest table of the members that answer. Raises Unavailable when none does."""
-        known = self._known
-        addresses = list(self.seeds)
+        known, secured = self._known, self._tls is not None
+        addresses = [Place(*seed, secured=secured, admin=True) for seed in self.seeds]
         if known is not None:
-            addresses += [(member.address, known.admin_port) for member in known.members]
+            addresses += [self.admin(member.index) for member in known.members]
         tables, last_error = [], "no member was named"
         for address in dict.fromkeys(addresses):
             try:
                 tables.append(_table(self.call(address, "GET", "/v1/bulk/table")))
+            except BadInput:
+                raise
             except SteleError as error:
                 last_error = str(error)
         if not tables:
@@ -133,19 +161,17 @@ class Members:
         self._known = best
         return best
 
-    def admin(self, member: int) -> Address:
-        return self._address(member), self.table.admin_port
+    def admin(self, member: int) -> Place:
+        found, secured = self._find(member), self._tls is not None
+        return Place(found.address, self.table.admin_port, secured, found.name, admin=True)
 
     def transfer(self, member: int) -> Place:
-        """Return where its bulk data goes. Raises BadInput where that needs a CA."""
+        """Return where its bulk data goes. Raises BadInput where that needs TLS."""
         table, found = self.table, self._find(member)
-        if table.tls is InternalTls.REQUIRED and not self._trusted:
-            raise BadInput(CA_MISSING)
-        secured = bool(self._trusted) and table.tls.dials_tls
-        return Place(found.address, table.transfer_port, found.name if secured else "")
-
-    def _address(self, member: int) -> str:
-        return self._find(member).address
+        if table.tls is InternalTls.REQUIRED and self._tls is None:
+            raise BadInput(TLS_MISSING)
+        secured = self._tls is not None and table.tls.dials_tls
+        return Place(found.address, table.transfer_port, secured, found.name)
 
     def _find(self, member: int) -> BulkMember:
         for known in self.table.members:
@@ -171,6 +197,8 @@ class Members:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             with closing(self._send(Place(*place), method, path, body, headers)) as answer:
+                if answer.status == TLS_REQUIRED and Place(*place).admin:
+                    raise BadInput(TLS_MISSING)
                 if answer.status >= 300:
                     raise _error(f"{place[0]}:{place[1]}", answer.status, answer.read())
                 yield answer
@@ -183,9 +211,9 @@ class Members:
     ) -> BaseHTTPResponse:
         """Send a request, again if a kept connection was closed meanwhile: every call can be repeated."""
         ask = partial(
-            self._pool(place).request if place.member else self._http.request,
+            self._pool(place).request if place.secured else self._http.request,
             method,
-            path if place.member else http_root(place.host, place.port) + path,
+            path if place.secured else http_root(place.host, place.port) + path,
             body=body,
             headers=headers,
             preload_content=False,
@@ -203,8 +231,9 @@ class Members:
         with self._lock:
             pool = self._pools.get(place)
             if pool is None:
-                assert self._context is not None
-                expected = Expected(self.table.cluster, (Role.MEMBER,), place.member)
+                assert self._tls is not None
+                context = self._tls.shown if place.admin else self._tls.trusting
+                expected = Expected(self._tls.cluster, (Role.MEMBER,), place.member)
                 pool = self._pools[place] = _MemberPool(
                     place.host,
                     place.port,
@@ -212,8 +241,8 @@ class Members:
                     timeout=CALL_SECONDS_MAX,
                     retries=False,
                     assert_hostname=False,
-                    ssl_context=self._context,
-                    secured=Secured(self._context, expected, GRACE_SECONDS),
+                    ssl_context=context,
+                    secured=Secured(context, expected, GRACE_SECONDS),
                 )
             return pool
 
@@ -225,8 +254,8 @@ class Members:
         self._pools.clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only what is given: Spark tasks fetch the table themselves."""
-        return Members, (self.seeds, self._trusted)
+        """Pickle only what is given: Spark tasks fetch the table themselves, and read the folder."""
+        return Members, (self.seeds, self._folder)
 
 
 class _MemberConnection(HTTPSConnection):

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from stele.client.bulk import Loader, Piece, Row, check_keyspace, export, export_groups
-from stele.client.members import Members, parse_addresses, read_ca
+from stele.client.members import Members, parse_addresses
 from stele.errors import BadInput
 from stele.wire.copy.bulk import Duplicates, check_load_id
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "key binary, value binary, expire_at_ms bigint"
 GROUPS_MAX = 1024
-_BOTH = {"address", "keyspace", "path", "cafile"}
+_BOTH = {"address", "keyspace", "path", "tlsfolder"}
 _WRITE = _BOTH | {"load", "duplicates", "keycolumn", "valuecolumn", "expirecolumn"}
 _READ = _BOTH | {"tasksperowner"}
 
@@ -88,7 +88,7 @@ def _target(options: Mapping[str, str]) -> Target:
     address = options.get("address") or options.get("path", "")
     if not address:
         raise BadInput('option address is missing; set .option("address", "HOST[:PORT]") to that of a member')
-    members = Members(parse_addresses(address), read_ca(options.get("cafile", "")))
+    members = Members(parse_addresses(address), options.get("tlsfolder", ""))
     return Target(members, check_keyspace(options.get("keyspace", "default")))
 
 

@@ -121,7 +121,7 @@ def expected(shown: str, route: str, level: InternalTls) -> str:
     if route == STOPPING:
         return LET_IN
     if shown == "plain":
-        return NEEDS_TLS if route == EXCHANGE and level is InternalTls.REQUIRED else LET_IN
+        return NEEDS_TLS if level is InternalTls.REQUIRED else LET_IN
     return LET_IN if shown == ("master" if route == EXCHANGE else "admin") else FORBIDDEN
 
 
@@ -196,6 +196,7 @@ async def test_a_member_that_does_not_know_its_level_takes_both(tmp_path: Path) 
         assert again.member.node.member_tls.level is InternalTls.REQUIRED
         for shown in ("plain", "master"):
             assert (await again.ask(shown, "POST", EXCHANGE))[0] == LET_IN
+        assert (await again.ask("plain", "GET", STATUS))[0] == NEEDS_TLS
         await again.reach(InternalTls.REQUIRED)
         assert (await again.ask("plain", "POST", EXCHANGE))[0] == NEEDS_TLS
 

@@ -9,8 +9,12 @@ from pyspark.sql import SparkSession
 
 from e2e.cluster import debian
 from e2e.cluster.errors import MachineUnfitError
+from stele.client.members import Members
 from stele.client.spark import SteleDataSource
+from stele.core.security.level import STEPS
+from tests.member.bulk import test_bulk_tls
 from tests.member.bulk.test_bulk_loads import loading, rows
+from tests.member.test_member_tls import tell
 
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """A JVM that starts soon and ends soon, as that of the image `sql`."""
@@ -114,3 +118,20 @@ def test_what_is_wrong_is_named(session, sql, options, text):
     writing = session.sql(sql).write.format("stele").mode("append").options(**given)
     with pytest.raises(Exception, match=re.escape(text)):
         writing.save()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_frame_where_members_take_only_tls(session, tmp_path):
+    """Each task reads the folder of the certificate."""
+    wanted = rows(300)
+    async with test_bulk_tls.loading(tmp_path) as (made, place):
+        for level in STEPS[1:]:
+            await tell(made, level)
+        members = Members(place)
+        frame = session.createDataFrame(list(wanted.items()), "key binary, value binary").repartition(2)
+        with pytest.raises(Exception, match=r"option tlsFolder \(--tls-folder\) is not set"):
+            write(session, frame, members)
+        tls = {"tlsFolder": str(tmp_path / "admin")}
+        write(session, frame, members, **tls)
+        assert {bytes(row.key): bytes(row.value) for row in read(session, members, **tls)} == wanted
+        members.close()

@@ -14,7 +14,8 @@ from stele.wire.pods import container_security, pod_security
 
 PORT = 7003
 WORK = "/work"
-CA_FOLDER = "/etc/stele/ca"
+TLS_FOLDER = "/etc/stele/tls"
+"""Where the pod has the Secret with the admin certificate, if there is one."""
 DEFAULTS = "stele-bulk"
 """ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
 READY_SECONDS_MAX = 180.0
@@ -68,15 +69,15 @@ def _pod(cluster: str, memory: str, defaults: Mapping[str, str]) -> Object:
         "terminationGracePeriodSeconds": 1,
         "imagePullSecrets": [{"name": name} for name in names],
         "containers": [_container(memory, defaults)],
-        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}, _ca_volume(cluster)],
+        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}, _tls_volume(cluster)],
         "securityContext": pod_security(),
     }
 
 
-def _ca_volume(cluster: str) -> Object:
-    """Return the Secret with the CAs of the cluster, which is there once it has certificates."""
-    secret = {"secretName": f"{cluster}-ca-cert", "optional": True, "defaultMode": 0o440}
-    return {"name": "ca", "secret": secret}
+def _tls_volume(cluster: str) -> Object:
+    """Return the Secret with the certificate of admins, which is there once members use TLS."""
+    secret = {"secretName": f"{cluster}-admin-tls", "optional": True, "defaultMode": 0o440}
+    return {"name": "tls", "secret": secret}
 
 
 def _container(memory: str, defaults: Mapping[str, str]) -> Object:
@@ -85,10 +86,7 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
         "image": defaults["image"],
         "imagePullPolicy": defaults.get("pullPolicy", "IfNotPresent"),
         "args": ["stele-bulk", "serve", "--port", str(PORT), "--folder", WORK],
-        "env": [
-            {"name": "SPARK_LOCAL_DIRS", "value": WORK},
-            {"name": "STELE_CA_FILE", "value": f"{CA_FOLDER}/ca.crt"},
-        ],
+        "env": [{"name": "SPARK_LOCAL_DIRS", "value": WORK}],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}},
         "readinessProbe": {"httpGet": {"path": "/job", "port": PORT}, "periodSeconds": 1},
@@ -96,13 +94,15 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},
             {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "ca", "mountPath": CA_FOLDER, "readOnly": True},
+            {"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True},
         ],
     }
 
 
 class BulkJob:
     """One load or export. It is deleted at the end of the `running` block."""
+
+    tls_folder = TLS_FOLDER
 
     def __init__(self, api: Api, namespace: str, created: Object) -> None:
         self._api, self._namespace, self._pod = api, namespace, ""

@@ -51,7 +51,7 @@ class Callers:
         role = Role.MASTER if route == EXCHANGE else Role.ADMIN
         found = caller(request)
         if found is None:
-            plain = route != EXCHANGE or self._tls.takes_plain_exchanges
+            plain = self._tls.takes_plain_exchanges if route == EXCHANGE else self._tls.level.listens_plain
             return None if plain else tls_required(NEEDS.format(role))
         why = self._tls.caller_refusal(found.certificate, found.chain, role)
         text = f"{request.method} {route or request.path} is not for this certificate: {why}\n"
