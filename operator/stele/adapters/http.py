@@ -52,3 +52,9 @@ def bears(request: web.Request, token: str) -> bool:
     # aiohttp decodes invalid UTF-8 to surrogates, which only this error handler encodes back.
     given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(given, b"Bearer " + token.encode())
+
+
+def route_of(request: web.Request) -> str:
+    """Return the pattern that the path fits; nothing for a path that no route has."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical

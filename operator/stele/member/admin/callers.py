@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from stele.adapters import http
 from stele.adapters.tls.http_site import caller, tls_required
 from stele.core.security.identity import Role
 from stele.member.admin.audit import Audit
@@ -31,7 +32,7 @@ class Callers:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Implement a middleware of aiohttp: check who asks, and note what comes of it."""
-        route, status = _route_of(request), 0
+        route, status = http.route_of(request), 0
         try:
             if (refusal := self._refusal(request, route)) is not None:
                 raise refusal
@@ -56,9 +57,3 @@ class Callers:
         why = self._tls.caller_refusal(found.certificate, found.chain, role)
         text = f"{request.method} {route or request.path} is not for this certificate: {why}\n"
         return web.HTTPForbidden(text=text) if why else None
-
-
-def _route_of(request: web.Request) -> str:
-    """Return the pattern that the path fits; nothing for a path that no route has."""
-    resource = request.match_info.route.resource
-    return "" if resource is None else resource.canonical

@@ -57,13 +57,13 @@ class Callers:
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Implement a middleware of aiohttp."""
         if (refused := self._refusal(request)) is not None:
-            self._log(str(request.remote), f"{request.method} {route_of(request)}: {refused.text}")
+            self._log(str(request.remote), f"{request.method} {http.route_of(request)}: {refused.text}")
             raise refused
         return await handler(request)
 
     def _refusal(self, request: web.Request) -> web.HTTPException | None:
         if not is_encrypted(request):
-            own = http.is_local(request) and route_of(request) in LOCAL_ROUTES
+            own = http.is_local(request) and http.route_of(request) in LOCAL_ROUTES
             return None if own or self._tls.level.listens_plain else tls_required(WHAT_TO_DO)
         if (found := caller(request)) is None:
             return self._anonymous(request)
@@ -88,9 +88,3 @@ class Callers:
 def is_encrypted(request: web.Request) -> bool:
     """Return whether a request came with TLS."""
     return request.transport is not None and request.transport.get_extra_info("ssl_object") is not None
-
-
-def route_of(request: web.Request) -> str:
-    """Return the pattern that the path fits; nothing for a path that no route has."""
-    resource = request.match_info.route.resource
-    return "" if resource is None else resource.canonical
