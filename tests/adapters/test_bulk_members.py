@@ -1,15 +1,21 @@
 """Calls of bulk loads to members: what is repeated on another connection, and what is not."""
 
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from stele.client import members as module
-from stele.client.members import Members
-from stele.errors import Unavailable
+from stele.client.members import Members, Place
+from stele.core.security.identity import Role
+from stele.core.security.level import STEPS, InternalTls
+from stele.errors import BadInput, Unavailable
+from stele.wire.copy.bulk import BulkMember, BulkTable
+from tests.fakes.pki import identity
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -65,3 +71,18 @@ def test_a_call_that_takes_too_long_is_not_repeated(monkeypatch: pytest.MonkeyPa
             silent.accept()
     with pytest.raises(Unavailable, match=f"127.0.0.1:{place[1]}: .Errno 111. Connection refused"):
         Members([place]).call(place, "GET", "/x")
+
+
+@pytest.mark.parametrize("level", STEPS)
+def test_bulk_data_goes_by_tls_where_members_dial_with_it(tmp_path: Path, level: InternalTls) -> None:
+    folder = str(identity(Role.ADMIN, "admin", "c").write(tmp_path / "admin"))
+    # As Spark's tasks get it.
+    with_tls, without = pickle.loads(pickle.dumps(Members([], folder))), Members([])
+    table = BulkTable("c", 7001, 7002, (BulkMember(0, "demo-0", "10.0.0.1"),), ((1, (0,)),), tls=level)
+    with_tls._known = without._known = table
+    assert with_tls.transfer(0) == Place("10.0.0.1", 7002, level.dials_tls, "demo-0")
+    if level is not InternalTls.REQUIRED:
+        assert without.transfer(0) == Place("10.0.0.1", 7002, False, "demo-0")
+        return
+    with pytest.raises(BadInput, match=r"option tlsFolder \(--tls-folder\) is not set"):
+        without.transfer(0)
