@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 from crc32c import crc32c
 
+from stele.adapters.tls.http_site import HttpSite
 from stele.core.control.commands import OpId, SessionTablet
 from stele.transfer.__main__ import Settings, make_app
 from stele.wire.copy.bulk import Section, encode_run, piece_head
@@ -63,10 +64,10 @@ class Server:
         loop.run_forever()
 
     async def _listen(self) -> None:
-        runner = web.AppRunner(make_app(self._settings), access_log=None)
+        app, acceptor = make_app(self._settings)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await HttpSite(runner, acceptor, "127.0.0.1", 0).start()
         self.port: int = runner.addresses[0][1]
         self._listening.set()
 
