@@ -17,7 +17,8 @@ from tests.cli.test_tablets import Shell
 from tests.fakes.http import serving
 from tests.fakes.pki import FakeCa, Leaf, identity, shared_ca
 from tests.fakes.pod_proxy import fake_api
-from tests.member.harness.cluster import CLUSTER, Cluster
+from tests.member.harness.clients import Client
+from tests.member.harness.cluster import CLUSTER, Cluster, eventually, key_in
 from tests.member.test_member_tls import secured, tell
 
 ADMIN = identity(Role.ADMIN, "admin", CLUSTER)
@@ -42,8 +43,8 @@ def objects(level: InternalTls, shown: dict[str, Any] | None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def reached(folder: Path, level: InternalTls) -> AsyncIterator[Cluster]:
-    async with secured(folder, 2) as members:
+async def reached(folder: Path, level: InternalTls, number: int = 2) -> AsyncIterator[Cluster]:
+    async with secured(folder, number) as members:
         for step in STEPS[1 : STEPS.index(level) + 1]:
             await tell(members, step)
         yield members
@@ -74,6 +75,27 @@ async def test_commands_are_sent_with_the_admin_certificate(
             assert "already gone" in purged.out
         (line,) = audit(members)
         assert f'"who": "stele://{CLUSTER}/admin/admin", "method": "DELETE"' in line
+
+
+async def test_entries_are_dumped_through_a_forwarded_port(run: Run, tmp_path: Path) -> None:
+    level = InternalTls.REQUIRED
+    async with (
+        reached(tmp_path, level, 3) as members,
+        shell(run, tmp_path, members, objects(level, secret(ADMIN))) as ask,
+    ):
+        for number in range(3):
+            assert await Client(members).set(0, key_in(0, 12, number), b"v")
+        await members.move_owner(0, 2)
+
+        async def listed() -> list[dict[str, int]]:
+            found: list[dict[str, int]] = (await ask("quarantine", "list", "m0", "-o", "json")).json[
+                "tablets"
+            ]
+            return found
+
+        (tablet,) = await eventually(listed, lambda found: bool(found) and found[0]["entries"] == 3)
+        dumped = await ask("quarantine", "dump", "m0", f"0/{tablet['generation']}")
+        assert (dumped.code, len(dumped.out.splitlines())) == (0, 3)
 
 
 WITHOUT = {

@@ -322,6 +322,20 @@ async def test_tls_among_members_falls_with_the_spec_and_the_annotation_together
     assert "stays Required" not in (await scene.condition("Secured"))[2]
 
 
+async def test_a_member_that_refuses_plain_requests_has_certificates_made(scene: Scene) -> None:
+    """Its volume has a level that neither head nor spec knows of."""
+    await scene.begin()
+    await scene.round(2)
+    assert scene.api.writes == 0
+    scene.world.master_certificate.want(is_wanted=True)
+    await scene.round(2)
+    assert scene.world.master_certificate.context is not None
+    assert all([await scene.exists(name) for name in NAMES])
+    assert not await scene.exists("demo-admin-tls")
+    await scene.load()
+    scene.check_trust()
+
+
 BOTH = {"security": {"clients": {"tls": "Required", "clientCertificates": "Require", "auth": "Required"}}}
 
 
