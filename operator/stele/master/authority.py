@@ -2,11 +2,20 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 
 from stele.adapters.kubernetes.secret_store import TLS, Content, StoredSecret
-from stele.adapters.pki.certificates import Facts, Names, Pair, canonical_host, check_pair, read_certificate
+from stele.adapters.pki.certificates import (
+    Facts,
+    Names,
+    Pair,
+    canonical_host,
+    check_pair,
+    issuer_of,
+    read_certificate,
+)
 from stele.core.security.identity import Holder, Role
-from stele.core.security.rotation import CaState, Step, Validity, promote_at
+from stele.core.security.rotation import Brought, CaState, Step, Validity, promote_at
 from stele.errors import Corrupt
 from stele.master.manifests import headless_name
 from stele.model import TabletCluster
@@ -45,31 +54,59 @@ class Authority:
     promote_at: float = 0.0
     handled: str = ""
 
-    @property
+    @cached_property
     def trusted(self) -> bytes:
-        """Return the certificates of all CAs whose leaves are valid."""
+        """Return the certificates of all CAs whose leaves are valid: none above them, which may have signed
+        other CAs."""
+        return self.issuer + (issuer_of(self.next) if self.next else b"") + self.old
+
+    @cached_property
+    def issuer(self) -> bytes:
+        """Return the certificate of the CA that signs."""
+        return issuer_of(self.current)
+
+    @property
+    def bundle(self) -> bytes:
+        """Return what clients trust: also those above, since many verify only up to a root."""
         return self.current.certificate + (self.next.certificate if self.next else b"") + self.old
 
     @property
     def validity(self) -> Validity:
         return validity_of(read_certificate(self.current.certificate))
 
-    @property
-    def state(self) -> CaState:
-        return CaState(
-            self.validity, self.promote_at, self.next is not None, bool(self.old), handled=self.handled
-        )
+    def state(self, brought: Pair | None) -> CaState:
+        """Return what decides on its next step; `brought` is the CA of a user."""
+        has_next, has_old = self.next is not None, bool(self.old)
+        which = self._which(brought)
+        return CaState(self.validity, self.promote_at, has_next, has_old, self.handled, which)
+
+    def _which(self, brought: Pair | None) -> Brought:
+        if brought is None:
+            return Brought.NONE
+        issuer = issuer_of(brought)
+        if issuer == self.issuer:
+            return Brought.CURRENT
+        return Brought.NEXT if self.next is not None and issuer_of(self.next) == issuer else Brought.OTHER
+
+    def refreshed(self, brought: Pair | None) -> "Authority":
+        """Return the CA with what a user changed about it: those above it, or the form of its key."""
+        which = self._which(brought)
+        if brought is not None and which is Brought.CURRENT:
+            return replace(self, current=brought)
+        return replace(self, next=brought) if which is Brought.NEXT else self
 
     def after(self, step: Step, asked: str, now: float, fresh: Pair) -> "Authority":
         """Return the CA after a step; `fresh` becomes the next one where one is added."""
         match step:
             case Step.ADD_NEXT:
-                at = promote_at(self.state, asked, now)
+                at = promote_at(self.handled, asked, now)
                 return replace(self, next=fresh, promote_at=at, handled=asked or self.handled)
+            case Step.DROP_NEXT:
+                return replace(self, next=None, promote_at=0.0)
             case Step.HURRY:
                 return replace(self, promote_at=now, handled=asked)
             case Step.PROMOTE if self.next is not None:
-                return Authority(self.next, old=self.current.certificate, handled=self.handled)
+                return Authority(self.next, old=self.issuer, handled=self.handled)
             case Step.RETIRE:
                 return replace(self, old=b"")
         return self

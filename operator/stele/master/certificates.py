@@ -13,6 +13,7 @@ from stele.adapters.kubernetes.secret_store import TLS, Content, Mark, StoredSec
 from stele.adapters.pki.certificates import (
     Names,
     Pair,
+    chain_of,
     check_pair,
     is_signed_by,
     make_authority,
@@ -34,6 +35,7 @@ from stele.master.authority import (
     member_names,
     validity_of,
 )
+from stele.master.brought_authority import BroughtAuthority
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import labels, owned_by_cluster, owner_reference
 from stele.master.master_certificate import MasterCertificate
@@ -76,6 +78,7 @@ class Certificates:
 
     def __init__(self, secrets: KeptSecrets, master: MasterCertificate) -> None:
         self._secrets, self._master = secrets, master
+        self._brought = BroughtAuthority(secrets)
         self._checked: dict[str, _Checked] = {}
         self.days_left: int | None = None
         self.waits = "certificates are made"
@@ -98,22 +101,26 @@ class Certificates:
         what the API server raises.
         """
         mark = _mark(cluster)
+        brought = await self._brought.read(cluster, now)
         authority = await self._authority(cluster, mark, now)
         await self._master.renew(cluster, authority, now, everybody_uses_it=not self.waits)
         self.trusted = authority.trusted
-        bundle = Content({TRUSTED: authority.trusted})
+        bundle = Content({TRUSTED: authority.bundle})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
         if with_admin:
             name = admin_name(cluster.metadata.name)
             await self._leaf(name, admin_names(cluster), mark, authority, now)
         self._look_at(cluster, members, authority, reported, now)
-        asked = cluster.metadata.annotations.get(RENEW_CA, "")
-        used = not self.waits
-        step = next_step(authority.state, asked, everybody_uses_it=used, now=now)
-        if step is not Step.KEEP:
-            fresh = await _new_authority(cluster, now) if step is Step.ADD_NEXT else authority.current
-            after = authority.after(step, asked, now, fresh)
+        if self._brought.problem is not None:
+            raise self._brought.problem
+        asked, used = cluster.metadata.annotations.get(RENEW_CA, ""), not self.waits
+        step = next_step(authority.state(brought), asked, everybody_uses_it=used, now=now)
+        fresh = authority.current
+        if step is Step.ADD_NEXT:
+            fresh = brought or await _new_authority(cluster, now)
+        after = authority.refreshed(brought).after(step, asked, now, fresh)
+        if after != authority:
             await self._secrets.keep(ca_name(cluster.metadata.name), after.content, mark, now)
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
@@ -162,9 +169,12 @@ class Certificates:
         found = await self._secrets.read(name, mark, now)
         if found is None:
             # Of a CA whose Secret was deleted: what it has signed stays valid until all have the new one.
+            brought = await self._brought.read(cluster, now)
+            if self._brought.problem is not None:
+                raise self._brought.problem
             bundle = await self._secrets.read(bundle_name(cluster.metadata.name), mark, now)
             old = still_valid(bundle.data.get(TRUSTED, b""), now) if bundle is not None else b""
-            content = Authority(await _new_authority(cluster, now), old=old).content
+            content = Authority(brought or await _new_authority(cluster, now), old=old).content
             found = await self._secrets.keep(name, content, mark, now)
         return Authority.read(found, now)
 
@@ -185,9 +195,8 @@ class Certificates:
         if found is not None and not self._secrets.may_ask():
             return
         leaf = await asyncio.to_thread(sign_leaf, authority.current, names, now, LEAF_DAYS)
-        content = Content(
-            {CERTIFICATE: leaf.certificate, KEY: leaf.key, TRUSTED: authority.trusted}, type=TLS
-        )
+        shown = leaf.certificate + chain_of(authority.current)
+        content = Content({CERTIFICATE: shown, KEY: leaf.key, TRUSTED: authority.trusted}, type=TLS)
         written = await self._secrets.keep(name, content, mark, now)
         self._is_right(written, authority, names, now)
 

@@ -50,7 +50,7 @@ class MasterCertificate:
         if signer == authority.current.certificate:
             due = now >= self._validity.renew_at
         else:
-            due = everybody_uses_it and authority.current.certificate in trusted
+            due = everybody_uses_it and authority.issuer in trusted
         if due or now >= self._validity.ends - DAY:
             uri = Holder(cluster.volumes_uid, Role.MASTER, NAME).uri
             hosts = (f"{NAME}.{Role.MASTER}.{cluster.volumes_uid}.stele.invalid",)

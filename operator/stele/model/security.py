@@ -114,11 +114,24 @@ def _rank(level: StrEnum) -> int:
     return list(type(level)).index(level)
 
 
+SECRET_NAME_LENGTH = 253
+
+
+class CertificateAuthority(Model):
+    """Who signs the certificates of members, operator and administrators. The operator, when empty."""
+
+    secret_name: str | None = Field(default=None, min_length=1, max_length=SECRET_NAME_LENGTH)
+    """Name of a Secret of the same namespace with a CA: `tls.crt` has its certificate, which those above it
+    may follow, `tls.key` its key, and `ca.crt`, if there is one, the root. When omitted, the operator makes
+    the CA."""
+
+
 class Security(Model):
     """Encryption, identity, and who may open connections."""
 
     clients: ClientSecurity = Field(default_factory=ClientSecurity)
     members: MembersSecurity = Field(default_factory=MembersSecurity)
+    ca: CertificateAuthority = Field(default_factory=CertificateAuthority)
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy)
 
     @property

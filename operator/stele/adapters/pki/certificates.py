@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from stele.errors import Corrupt
@@ -22,6 +23,13 @@ SKEW = timedelta(hours=1)
 """How long before its making a certificate is valid, for clocks that are behind."""
 NAME_CHARACTERS_MAX = 64
 """Longest common name that X.509 allows."""
+AUTHORITY_CERTIFICATES_MAX = 10
+"""Certificates of a CA that a user brings: its own, and those above it."""
+RSA_BITS_MIN = 2048
+"""Shortest RSA key of a CA that a user brings."""
+
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
+AnyKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 UNREADABLE = (
     ValueError,
@@ -38,7 +46,10 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, both PEM. The key is never shown."""
+    """A certificate and its key, both PEM. The key is never shown.
+
+    A certificate may be followed by those above it, up to a root.
+    """
 
     certificate: bytes
     key: bytes
@@ -58,7 +69,8 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a certificate says. Times are in Unix seconds; `key_id` and `issuer_key_id` are of public keys."""
+    """What a certificate says. Times are in Unix seconds; `key_id` and `issuer_key_id` are of public keys,
+    empty where it says none."""
 
     begins: float
     ends: float
@@ -115,7 +127,7 @@ def sign_leaf(authority: Pair, names: Names, now: float, days: int) -> Pair:
         (_usage(signs=True, issues=False), True),
         (x509.ExtendedKeyUsage(usages), False),
         (_alternatives(names), False),
-        (_issued_by(issuer_key.public_key()), False),
+        (_issued_by(issuer_key.public_key(), issuer), False),
     ):
         builder = builder.add_extension(extension, critical=critical)
     return _signed(builder, key, issuer_key)
@@ -125,11 +137,51 @@ def sign_leaf(authority: Pair, names: Names, now: float, days: int) -> Pair:
 def read_certificate(pem: bytes) -> Facts:
     """Return what the first certificate says. Raises Corrupt."""
     found = _certificate(pem)
-    own = found.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-    issuer = found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    own = _extension(found, x509.SubjectKeyIdentifier)
+    issuer = _extension(found, x509.AuthorityKeyIdentifier)
     uris, hosts = _names_of(found)
     begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
-    return Facts(begins, ends, own, issuer or b"", uris, hosts)
+    key_ids = own.digest if own else b"", (issuer and issuer.key_identifier) or b""
+    return Facts(begins, ends, *key_ids, uris, hosts)
+
+
+@_read()
+def read_authority(certificates: bytes, key: bytes, above: bytes, now: float) -> Pair:
+    """Return a CA that a user brings: its certificate, those above it, and its key.
+
+    `certificates` begins with its own; `above` are further ones, such as the root. Raises Corrupt for what
+    cannot sign leaves.
+    """
+    found = x509.load_pem_x509_certificates(certificates)
+    found += x509.load_pem_x509_certificates(above) if above.strip() else []
+    found = list(dict.fromkeys(found))
+    own, private = found[0], _key(key)
+    if len(found) > AUTHORITY_CERTIFICATES_MAX:
+        raise Corrupt(f"{len(found)} certificates; expected at most {AUTHORITY_CERTIFICATES_MAX}")
+    if own.public_key() != private.public_key():
+        raise Corrupt("the key is not that of the first certificate")
+    if isinstance(private, rsa.RSAPrivateKey) and private.key_size < RSA_BITS_MIN:
+        raise Corrupt(f"the key is RSA of {private.key_size} bits; expected at least {RSA_BITS_MIN}")
+    limits, usage = _extension(own, x509.BasicConstraints), _extension(own, x509.KeyUsage)
+    if limits is None or not limits.ca or (usage is not None and not usage.key_cert_sign):
+        raise Corrupt("the first certificate is not one of a CA, which may sign others")
+    if own.not_valid_after_utc.timestamp() <= now:
+        raise Corrupt(f"the certificate ended at {own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
+    return Pair(b"".join(map(_pem, found)), key)
+
+
+@_read()
+def issuer_of(pair: Pair) -> bytes:
+    """Return the certificate alone, without those above it."""
+    return _pem(_certificate(pair.certificate))
+
+
+@_read()
+def chain_of(pair: Pair) -> bytes:
+    """Return what a server sends after a leaf, so that those who trust a root alone can verify it: the
+    certificate and those above it, without roots."""
+    found = x509.load_pem_x509_certificates(pair.certificate)
+    return b"".join(_pem(each) for each in found if each.issuer != each.subject)
 
 
 def still_valid(bundle: bytes, now: float) -> bytes:
@@ -139,7 +191,7 @@ def still_valid(bundle: bytes, now: float) -> bytes:
     except UNREADABLE:
         return b""
     kept = (each for each in found if each.not_valid_after_utc.timestamp() > now)
-    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in kept)
+    return b"".join(map(_pem, kept))
 
 
 @_read()
@@ -164,13 +216,24 @@ def _certificate(pem: bytes) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pem)
 
 
-def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _extension(found: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    try:
+        return found.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _key(pem: bytes) -> AnyKey:
     try:
         key = serialization.load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise Corrupt("the key cannot be read: expected an unencrypted PEM") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Corrupt("the key is not of an elliptic curve")
+    if not isinstance(key, AnyKey):
+        raise Corrupt("the key is neither of an elliptic curve nor RSA")
     return key
 
 
@@ -208,7 +271,13 @@ def _usage(*, signs: bool, issues: bool) -> x509.KeyUsage:
     )
 
 
-def _issued_by(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
+def _issued_by(
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, issuer: x509.Certificate | None = None
+) -> x509.AuthorityKeyIdentifier:
+    """Name the issuer's key as its certificate does, which may have another identifier than ours would be."""
+    own = None if issuer is None else _extension(issuer, x509.SubjectKeyIdentifier)
+    if own is not None:
+        return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
 
 
@@ -225,12 +294,8 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _names_of(found: x509.Certificate) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    try:
-        names: Sequence[x509.GeneralName] = list(
-            found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        )
-    except x509.ExtensionNotFound:
-        return (), ()
+    alternatives = _extension(found, x509.SubjectAlternativeName)
+    names: Sequence[x509.GeneralName] = list(alternatives or ())
     uris = (each.value for each in names if isinstance(each, x509.UniformResourceIdentifier))
     hosts = (str(each.value) for each in names if isinstance(each, x509.DNSName | x509.IPAddress))
     return tuple(uris), tuple(hosts)
@@ -239,7 +304,7 @@ def _names_of(found: x509.Certificate) -> tuple[tuple[str, ...], tuple[str, ...]
 def _signed(
     builder: x509.CertificateBuilder,
     key: ec.EllipticCurvePrivateKey,
-    issuer_key: ec.EllipticCurvePrivateKey,
+    issuer_key: AnyKey,
 ) -> Pair:
     certificate = builder.sign(issuer_key, hashes.SHA256())
     private = key.private_bytes(

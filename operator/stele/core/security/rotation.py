@@ -39,8 +39,18 @@ class Step(Enum):
     KEEP = "Keep"
     ADD_NEXT = "AddNext"
     HURRY = "Hurry"
+    DROP_NEXT = "DropNext"
     PROMOTE = "Promote"
     RETIRE = "Retire"
+
+
+class Brought(Enum):
+    """Which CA the one is that a user brings; without one, the operator makes them itself."""
+
+    NONE = "None"
+    CURRENT = "Current"
+    NEXT = "Next"
+    OTHER = "Other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +66,22 @@ class CaState:
     has_next: bool = False
     has_old: bool = False
     handled: str = ""
+    brought: Brought = Brought.NONE
 
 
 def next_step(ca: CaState, asked: str, *, everybody_uses_it: bool, now: float) -> Step:
     """Return the next step. `asked` is the present request of a user, any text that differs from the last.
 
-    `everybody_uses_it`: each member has reported what was written last, after this state of the CA.
+    `everybody_uses_it`: each member has reported what was written last, after this state of the CA. Nobody
+    shows a certificate of a next CA, so it can be dropped and replaced at any time.
     """
     hurries = asked not in ("", ca.handled)
     if ca.has_old:
         return Step.RETIRE if everybody_uses_it else Step.KEEP
+    if ca.brought is Brought.OTHER:
+        return Step.ADD_NEXT
+    if ca.brought is Brought.CURRENT:
+        return Step.DROP_NEXT if ca.has_next else Step.KEEP
     if not ca.has_next:
         return Step.ADD_NEXT if hurries or now >= ca.current.renew_at else Step.KEEP
     if hurries and ca.promote_at > now:
@@ -74,6 +90,6 @@ def next_step(ca: CaState, asked: str, *, everybody_uses_it: bool, now: float) -
     return Step.PROMOTE if due and everybody_uses_it else Step.KEEP
 
 
-def promote_at(ca: CaState, asked: str, now: float) -> float:
-    """Return from when on a CA that is added now may sign."""
-    return now if asked not in ("", ca.handled) else now + CLIENT_OVERLAP
+def promote_at(handled: str, asked: str, now: float) -> float:
+    """Return from when on a CA that is added now may sign; `handled` is the last request that was begun."""
+    return now if asked not in ("", handled) else now + CLIENT_OVERLAP
