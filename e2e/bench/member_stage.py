@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from e2e.bench import machine
 from e2e.bench.errors import BenchError
+from e2e.bench.secured import SETTINGS, Secured
 from e2e.cluster.errors import MachineUnfitError
 from stele.core.control import commands as m
 from stele.core.formats import SPOKEN
@@ -152,7 +153,9 @@ class Echo(Program):
 class Member(Program):
     """One `stele-member`; `start` after `kill` is a restart on the same volume."""
 
-    def __init__(self, folder: Path, index: int, ports: list[int], fsync: str) -> None:
+    def __init__(
+        self, folder: Path, index: int, ports: list[int], fsync: str, secured: Secured | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(folder / f"m{index}.log")
         self.index = index
@@ -169,6 +172,8 @@ class Member(Program):
         self.folder = folder / f"m{index}"
         self.fsync = fsync
         self.uuid = ""
+        self.secured = secured
+        self.requires_tls = False
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,17 +191,26 @@ class Member(Program):
             "STELE_METRICS_PORT": str(self.metrics_port),
             "STELE_FSYNC": self.fsync,
         }
+        if self.secured is not None:
+            own |= self.secured.member(f"m{self.index}", self.host)
         self.spawn([sys.executable, "-m", "stele.member"], env={**os.environ, **own})
 
     def get(self, path: str) -> tuple[int, bytes]:
         """(status, body) of a GET at the port of probes and metrics."""
-        return self._ask("GET", self.metrics_port, path, None)
+        connection = http.client.HTTPConnection(self.host, self.metrics_port, timeout=30)
+        return self._ask(connection, "GET", path, None)
 
     def post(self, path: str, body: bytes) -> bytes:
-        return self._ask("POST", self.admin_port, path, body)[1]
+        place = self.host, self.admin_port
+        connection = http.client.HTTPConnection(*place, timeout=30)
+        if self.secured is not None and self.requires_tls:
+            connection = http.client.HTTPSConnection(*place, timeout=30, context=self.secured.dialling())
+        return self._ask(connection, "POST", path, body)[1]
 
-    def _ask(self, method: str, port: int, path: str, body: bytes | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, port, timeout=30)
+    @staticmethod
+    def _ask(
+        connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
         try:
             connection.request(method, path, body)
             response = connection.getresponse()
@@ -216,12 +230,13 @@ class Stage:
         self.folder, self.partitions, self.replicas = folder, partitions, replicas
         self.members: list[Member] = []
         self.form_seconds = 0.0
+        self.secured: Secured | None = None
 
     def form(self, members: int, fsync: str) -> None:
         """Start members, assign the partitions in turn, wait until all are served."""
         ports = free_ports(7)
         for index in range(members):
-            self.members.append(Member(self.folder, index, ports, fsync))
+            self.members.append(Member(self.folder, index, ports, fsync, self.secured))
             self.members[-1].start()
         begin = time.monotonic()
         for member in self.members:
@@ -255,10 +270,12 @@ class Stage:
                 partitions=partitions, replicas=self.replicas, state="Active", member_list_version=1,
                 members=infos, rows=rows, full=True, catalog=catalog,
                 groups=replicated, groups_version=replicated.version,
+                settings=SETTINGS if self.secured else None,
             )  # fmt: skip
             reply = wire.decode_reply(member.post("/v1/exchange", wire.encode(request)))
             if reply.code != "OK":
                 raise BenchError(f"member {member.index} refused the table: {reply.code}: {reply.detail}")
+            member.requires_tls = self.secured is not None
 
     def until_served(self) -> None:
         for member in self.members:
@@ -278,11 +295,19 @@ class Stage:
 
 @contextmanager
 def stage(
-    folder: Path, members: int = 1, partitions: int = 271, replicas: int = 1, fsync: str = "Interval"
+    folder: Path,
+    members: int = 1,
+    partitions: int = 271,
+    replicas: int = 1,
+    fsync: str = "Interval",
+    *,
+    secured: bool = False,
 ) -> Iterator[Stage]:
-    """Members that serve; their processes end with the block."""
+    """Members that serve; their processes end with the block. `secured`: with TLS everywhere, and users."""
     made = Stage(folder, partitions, replicas)
     try:
+        if secured:
+            made.secured = Secured.of(folder / "secured", CLUSTER)
         made.form(members, fsync)
         yield made
     finally:

@@ -20,6 +20,7 @@ from e2e.bench import machine, peers
 from e2e.bench.grid import CLIENTS, Grid, node
 from e2e.bench.member_stage import stage
 from e2e.bench.report import Column, Report, Row, factor, milliseconds
+from e2e.bench.secured import Secured
 from e2e.bench.talk import Talker
 from e2e.bench.timing import ratio
 from e2e.cluster.steps import say
@@ -27,7 +28,7 @@ from stele.core.kv.keyspaces import REPLICATED_PARTITIONS, Catalog, Mode, Reads,
 from stele.core.table.groups import PartitionGroup, PartitionGroups
 
 TITLE = (
-    "three members at rest beside Hazelcast and Infinispan, through clients of one JVM (45 minutes; quick: 8)"
+    "three members at rest beside Hazelcast and Infinispan, through clients of one JVM (45 minutes; quick: 9)"
 )
 PARTITIONS = 271
 REPLICAS = 2
@@ -50,6 +51,8 @@ SECONDS, QUICK_SECONDS = 5, 2
 WARM_SECONDS = 5
 PEERS = ("Hazelcast", "Infinispan")
 DECLARED = f"{SMART}, ttl and notify"
+SECURED = {SMART: f"{SMART}, TLS and AUTH", PLAIN: f"{PLAIN}, TLS and AUTH"}
+"""Rows of a cluster with TLS among members and to clients, and a password, by those of one without."""
 COPIES_BYTES = 100
 """Bytes of the values of a keyspace that every member has a copy of."""
 _ASYNC = Catalog(1, {"default": Settings(replication=Replication.ASYNC)})
@@ -116,17 +119,28 @@ class Running:
 
 
 @contextmanager
-def _stele() -> Iterator[Running]:
-    with tempfile.TemporaryDirectory() as folder, stage(Path(folder), 3, PARTITIONS, REPLICAS) as made:
+def _stele(*, secured: bool = False) -> Iterator[Running]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stage(Path(folder), 3, PARTITIONS, REPLICAS, secured=secured) as made,
+    ):
+        options = _options(made.secured)
         cluster = ",".join(f"{each.host}:{each.cluster_port}" for each in made.members)
         proxy = ",".join(f"{each.host}:{each.port}" for each in made.members)
         with (
-            node("stele-cluster", CLIENTS, PARTITIONS, f"-Dstele.members={cluster}") as smart,
-            node("stele-proxy", CLIENTS, PARTITIONS, f"-Dstele.members={proxy}") as plain,
+            node("stele-cluster", CLIENTS, PARTITIONS, f"-Dstele.members={cluster}", *options) as smart,
+            node("stele-proxy", CLIENTS, PARTITIONS, f"-Dstele.members={proxy}", *options) as plain,
         ):
             servers = [each.pid for each in made.members]
             replicate = partial(made.publish, _REPLICATED, _GROUPS)
             yield Running({SMART: smart, PLAIN: plain}, servers, replicate, made.publish)
+
+
+def _options(secured: Secured | None) -> list[str]:
+    """What the clients are told of certificates and passwords."""
+    if secured is None:
+        return []
+    return [f"-Dstele.ca={secured.trusted}", f"-Dstele.password={secured.password}"]
 
 
 @contextmanager
@@ -163,6 +177,9 @@ def _round(results: Rows, seconds: int) -> None:
         running.declare(_DECLARED)
         _measure(replace(running, clients={DECLARED: running.clients[SMART]}), results, seconds)
         _measure_copies(running, PLAIN, results, seconds)
+    with _stele(secured=True) as running:
+        clients = {SECURED[name]: client for name, client in running.clients.items()}
+        _measure(replace(running, clients=clients), results, seconds)
     for name in PEERS:
         with _peer(name) as running:
             _measure(running, results, seconds)
@@ -228,7 +245,9 @@ _NOTE = (
     "Jedis on port 6380 know the owner of each key; on port 6379 a member asks the owner. Embedded "
     "Infinispan has no client: a member without capacity sends its requests. Rows with Async are of the same "
     "clients and members, once the keyspace has replication: Async, those with ttl and notify once it has a "
-    "Keyspace with ttl: 24h and notify: KEA, which gives every entry an expiry and every write an event."
+    "Keyspace with ttl: 24h and notify: KEA, which gives every entry an expiry and every write an event. "
+    "Rows with TLS and AUTH are of other members, which take only TLS from each other and from clients, and "
+    "ask clients for a password; of without TLS compares with the same clients without both."
 )
 
 _COPIES_NOTE = (
@@ -262,6 +281,7 @@ _COLUMNS = (
     Column("clients' CPU, us", "client_microseconds", _microseconds),
     Column("failed", "failed", lambda value: f"{value:,.0f}"),
     Column("of the better peer", "of_better_peer", factor),
+    Column("of without TLS", "of_plain", factor),
 )
 
 
@@ -288,10 +308,13 @@ def row_of(results: Rows, case: AnyCase, name: str) -> Row:
     others = [_medians(results[case, each])["per_second"] for each in peers_of_case]
     better = max(others, default=None)
     own = None if name.startswith(PEERS) else ratio(median["per_second"], better)
+    plain = next((each for each, secured in SECURED.items() if secured == name), "")
+    before = results.get((case, plain))
+    of_plain = ratio(median["per_second"], _medians(before)["per_second"]) if before else None
     return (
         {"work": str(case), "system": name, "connections": case.connections}
         | median
-        | {"of_better_peer": own}
+        | {"of_better_peer": own, "of_plain": of_plain}
     )
 
 

@@ -45,7 +45,8 @@ abstract class Grid {
         return switch (system) {
             case "hazelcast" -> number < 0 ? new HazelcastGrid.Client() : new HazelcastGrid.Member(number, partitions);
             case "infinispan" -> new InfinispanGrid(number, partitions);
-            case "stele-cluster", "stele-proxy" -> new SteleClients(system, System.getProperty("stele.members"));
+            case "stele-cluster", "stele-proxy" -> new SteleClients(
+                system, System.getProperty("stele.members"), System.getProperty("stele.ca"), System.getProperty("stele.password"));
             default -> throw new IllegalArgumentException("unknown system " + system);
         };
     }

@@ -1,15 +1,24 @@
 package stele.bench;
 
+import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicInteger;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisCluster;
 import redis.clients.jedis.JedisPooled;
 import redis.clients.jedis.Transaction;
@@ -26,22 +35,38 @@ final class SteleClients extends Grid {
     private final ThreadLocal<UnifiedJedis> own =
         ThreadLocal.withInitial(() -> clients.get(threads.getAndIncrement() % clients.size()));
 
+    private final JedisClientConfig config;
     private final List<HostAndPort> members;
     private final AtomicInteger connected = new AtomicInteger();
     private final ThreadLocal<Jedis> connections = ThreadLocal.withInitial(this::connect);
 
-    /** `members` are addresses HOST:PORT with commas between. */
-    SteleClients(String system, String members) {
+    /** `members` are addresses HOST:PORT with commas between; with a CA's file, they take TLS and a password. */
+    SteleClients(String system, String members, String ca, String password) throws Exception {
+        config = ca == null ? DefaultJedisClientConfig.builder().build() : secured(Path.of(ca), password);
         GenericObjectPoolConfig<Connection> pool = new GenericObjectPoolConfig<>();
         pool.setMaxTotal(CONNECTIONS_MAX);
         pool.setMaxIdle(CONNECTIONS_MAX);
         this.members = Arrays.stream(members.split(",")).map(HostAndPort::from).toList();
         Set<HostAndPort> all = Set.copyOf(this.members);
         if (system.equals("stele-cluster")) {
-            clients.add(new JedisCluster(all, pool));
+            clients.add(new JedisCluster(all, config, pool));
         } else {
-            all.forEach(each -> clients.add(new JedisPooled(pool, each.getHost(), each.getPort())));
+            all.forEach(each -> clients.add(new JedisPooled(pool, each, config)));
         }
+    }
+
+    private static JedisClientConfig secured(Path ca, String password) throws Exception {
+        KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+        trusted.load(null, null);
+        try (InputStream file = Files.newInputStream(ca)) {
+            trusted.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(file));
+        }
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, trust.getTrustManagers(), null);
+        return DefaultJedisClientConfig.builder()
+            .ssl(true).sslSocketFactory(context.getSocketFactory()).password(password).build();
     }
 
     @Override byte[] get(String key) {
@@ -71,7 +96,7 @@ final class SteleClients extends Grid {
 
     private Jedis connect() {
         HostAndPort member = members.get(connected.getAndIncrement() % members.size());
-        return new Jedis(member);
+        return new Jedis(member, config);
     }
 
     @Override boolean isQuiet(int members) {
