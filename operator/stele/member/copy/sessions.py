@@ -370,8 +370,8 @@ def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
 
 def plain(session: str) -> str:
     """Return the session's name if it is valid as a directory name. Raises Refused (BAD_REQUEST)."""
-    if not session or "/" in session or session.startswith(".") or len(session) > 200:
-        raise Refused(
-            f"session is {session!r}; it must be a plain name of at most 200 characters", "BAD_REQUEST"
-        )
+    printable = session.isascii() and session.isprintable()
+    if not session or not printable or "/" in session or session.startswith(".") or len(session) > 200:
+        text = f"session is {session[:200]!r}; it must be a plain name of at most 200 characters"
+        raise Refused(text, "BAD_REQUEST")
     return session
