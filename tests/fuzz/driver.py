@@ -3,6 +3,7 @@
 Input number n of a target is made from the seed n alone, so a seed is all that a finding needs.
 """
 
+import ctypes
 import gc
 import resource
 import signal
@@ -24,7 +25,7 @@ from tests.fuzz.mutate import Codec, Mutator
 SECONDS_MAX = 1.0
 """CPU time of one input; it is found between one and two times of that."""
 MEMORY_SPARE = 1024 * 1024
-"""Bytes of memory that each input may take; beside that, `Target.memory_factor` for each of its bytes."""
+"""Bytes of memory that each input may take; besides, `Target.memory_factor` for each of its bytes."""
 MEASURED_EACH = 61
 """One of so many inputs is decoded once more under tracemalloc, which takes much longer."""
 GROWTH_MAX = 48 * 1024 * 1024
@@ -53,6 +54,7 @@ class Target:
     tokens: tuple[bytes, ...] = ()
     seal: Callable[[bytes, Random], bytes] | None = None
     memory_factor: int = 64
+    memory_spare: int = MEMORY_SPARE
 
     @cached_property
     def _mutator(self) -> Mutator:
@@ -191,7 +193,7 @@ class Fuzzer:
         self.outcome.measured += 1
         if len(data) > 1_000:
             self.outcome.peak_factor = max(self.outcome.peak_factor, peak / len(data))
-        most = MEMORY_SPARE + self._target.memory_factor * len(data)
+        most = self._target.memory_spare + self._target.memory_factor * len(data)
         if peak > most:
             text = f"{len(data)} bytes take {peak} of memory; expected at most {most}"
             self._found(seed, "memory of one input", text)
@@ -202,6 +204,7 @@ class Fuzzer:
         grown = _rss() - self._rss
         if grown > self._growth_max:
             gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)  # What was freed is no growth.
             grown = _rss() - self._rss
         self.outcome.growth = max(self.outcome.growth, grown)
         if grown > self._growth_max:

@@ -26,6 +26,8 @@ from stele.wire.storage.keys import pack_value
 
 SECONDS_MAX = 5.0
 TEXTS_MAX = 10
+MEMORY_SPARE = 4 * 1024 * 1024
+"""The server reads files by the MiB, and more than one request at once."""
 _UNQUOTABLE = re.compile(rb"expect\s*:[^\r\n]*[\x80-\xff]", re.IGNORECASE)
 """aiohttp answers 500 to that: it fails to quote the header in its refusal."""
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")

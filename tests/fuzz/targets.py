@@ -549,7 +549,12 @@ TARGETS = {
         Target("http-bodies", each_of(*BODY_DECODERS), lambda: chosen(JSON, BODIES), NOT_JSON, behind(JSON)),
         Target("http-texts", http_texts, lambda: TEXTS, ()),
         Target(
-            "http-streams", http_streams.http_stream, http_streams.requests, (), tokens=http_streams.TOKENS
+            "http-streams",
+            http_streams.http_stream,
+            http_streams.requests,
+            (),
+            tokens=http_streams.TOKENS,
+            memory_spare=http_streams.MEMORY_SPARE,
         ),
         Target("config-maps", config_map, config_maps, (), MSGPACK),
         Target("volume-files", volume_file, volume_files, (), behind(MSGPACK), seal=sealed_file),
