@@ -596,13 +596,19 @@ async def test_a_deleted_ca_stays_trusted_until_members_use_the_new_one(scene: S
 
 
 @pytest.mark.parametrize("what", ["version", "curve", "extension"])
-async def test_a_certificate_that_no_library_knows_ends_nothing(scene: Scene, what: str) -> None:
+async def test_a_member_certificate_that_no_library_knows_is_made_again(scene: Scene, what: str) -> None:
     await scene.begin(**TLS)
     await scene.rounds_until_quiet()
     await scene.edit("demo-0-tls", tls_crt=edited((await scene.data("demo-0-tls"))["tls.crt"], what))
     scene.restart()
     await scene.rounds_until_quiet()
     assert read_certificate((await scene.data("demo-0-tls"))["tls.crt"]).uris
+
+
+@pytest.mark.parametrize("what", ["version", "curve"])
+async def test_a_ca_that_no_library_knows_ends_nothing(scene: Scene, what: str) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
     await scene.edit("demo-ca", tls_crt=edited((await scene.data("demo-ca"))["tls.crt"], what))
     scene.restart()
     await scene.round(2)

@@ -488,3 +488,17 @@ async def test_an_answer_that_does_not_come_or_breaks_off_is_unavailable() -> No
         async with answering(handler) as client:
             with pytest.raises(Unavailable):
                 await client.exchange("127.0.0.1", REQUEST, 0.2)
+
+
+async def test_nothing_is_sent_where_a_member_points() -> None:
+    """The request has the whole table, and would go anywhere, in plain."""
+    asked = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        raise web.HTTPTemporaryRedirect("/v1/other")
+
+    async with answering(elsewhere) as client:
+        with pytest.raises(Corrupt, match="answered 307"):
+            await client.exchange("127.0.0.1", REQUEST, DEADLINE_SECONDS)
+    assert asked == ["/v1/exchange"]

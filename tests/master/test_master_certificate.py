@@ -255,6 +255,14 @@ async def test_a_ca_that_members_do_not_trust_yet_is_waited_for() -> None:
     assert is_signed_by(again.certificate._leaf.certificate, new.certificate), "the one before ends"
 
 
+async def test_a_ca_that_replaced_the_one_before_at_once_signs_at_once() -> None:
+    """Members that trust it alone take nothing else, and can say nothing before they do."""
+    master, old, new = Master(InternalTls.REQUIRED, 1), FakeCa("old"), FakeCa("new")
+    await master.certify(authority_of(old), used=True)
+    await master.certify(authority_of(new), used=False)
+    assert is_signed_by(master.certificate._leaf.certificate, new.certificate)
+
+
 def test_no_key_stays_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tested, "IN_MEMORY", str(tmp_path))
     leaf = identity(Role.MASTER, "operator", UID)

@@ -171,7 +171,8 @@ def test_the_right_to_administer_is_that_to_read_named_secrets(bare_control_plan
     )
     roles = [each for each in rendered["Role"] if each["metadata"]["name"].endswith("-data-admin")]
     assert [each["metadata"]["namespace"] for each in roles] == ["a", "b"]
-    secrets, forward = roles[0]["rules"]
+    secrets, forward, kinds = roles[0]["rules"]
+    assert (kinds["resources"], kinds["verbs"]) == (["tabletclusters", "tabletmembers"], ["get"])
     assert secrets["resourceNames"] == ["demo-admin-tls", "other-admin-tls"]
     assert (secrets["resources"], secrets["verbs"]) == (["secrets"], ["get"])
     assert (forward["resources"], forward["verbs"]) == (["pods/portforward"], ["get", "create"])

@@ -108,9 +108,7 @@ class Certificates:
         bundle = Content({TRUSTED: authority.bundle})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
-        if with_admin:
-            name = admin_name(cluster.metadata.name)
-            await self._leaf(name, admin_names(cluster), mark, authority, now)
+        taken = await self._admin(cluster, mark, authority, now) if with_admin else None
         self._look_at(cluster, members, authority, reported, now)
         if self._brought.problem is not None:
             raise self._brought.problem
@@ -122,6 +120,18 @@ class Certificates:
         after = authority.refreshed(brought).after(step, asked, now, fresh)
         if after != authority:
             await self._secrets.keep(ca_name(cluster.metadata.name), after.content, mark, now)
+        if taken is not None:
+            raise taken
+
+    async def _admin(
+        self, cluster: TabletCluster, mark: Mark, authority: Authority, now: float
+    ) -> SteleError | None:
+        """Make the certificate of administrators. Where its name is taken, the rest goes on: return why."""
+        try:
+            await self._leaf(admin_name(cluster.metadata.name), admin_names(cluster), mark, authority, now)
+        except (NameTaken, NameLeaves) as error:
+            return error
+        return None
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
         """Make the certificate of one member, so that its pod starts with it. Raises as `ensure` does."""

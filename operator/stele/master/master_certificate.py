@@ -43,21 +43,22 @@ class MasterCertificate:
         """Follow the CA, before members do.
 
         `everybody_uses_it`: each member uses what was written in the round before. Only when that trusts
-        another CA, a certificate of it is shown, except near the end of the one before. Raises Corrupt as
-        `sign_leaf` does.
+        another CA, a certificate of it is shown, except near the end of the one before, or where the CA of
+        that is trusted no longer: it was replaced at once. Raises Corrupt as `sign_leaf` does.
         """
         signer, trusted = self._made_of
-        if signer == authority.current.certificate:
+        if signer == authority.issuer:
             due = now >= self._validity.renew_at
         else:
-            due = everybody_uses_it and authority.issuer in trusted
+            is_known = everybody_uses_it and authority.issuer in trusted
+            due = is_known or signer not in authority.trusted
         if due or now >= self._validity.ends - DAY:
             uri = Holder(cluster.volumes_uid, Role.MASTER, NAME).uri
             hosts = (f"{NAME}.{Role.MASTER}.{cluster.volumes_uid}.stele.invalid",)
             names = Names(NAME, (uri,), hosts)
             self._leaf = await asyncio.to_thread(sign_leaf, authority.current, names, now, LEAF_DAYS)
             self._validity = validity_of(read_certificate(self._leaf.certificate))
-            signer = authority.current.certificate
+            signer = authority.issuer
         elif trusted == authority.trusted:
             return
         leaf = self._leaf

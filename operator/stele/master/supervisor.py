@@ -225,8 +225,13 @@ class Supervisor:
         def count_error(code: str) -> None:
             RECONCILE_ERRORS.labels(*key, code).inc()
 
+        last = InternalTls.OFF
+
         def level() -> InternalTls:
-            return InternalTls.OFF if loop.state is None else loop.state.tls.level
+            """Return the level; what is still sent when the loop has ended is at least as it was."""
+            nonlocal last
+            last = last if loop.state is None else loop.state.tls.level
+            return last
 
         members = self._dial(MemberDialling(objects.master_certificate, objects.cluster, level))
         loop = ClusterLoop(store, members, objects, copier, now=time.monotonic, count_error=count_error)

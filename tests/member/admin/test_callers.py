@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from stele.adapters import http
 from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.http_site import HttpAcceptor, HttpSite
 from stele.adapters.tls.identity import read_dialling
@@ -22,7 +24,8 @@ from stele.core.control.member_settings import MemberSettings
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.member import limits
-from stele.member.admin.audit import Audit
+from stele.member.admin.audit import Asked, Audit
+from stele.member.admin.callers import Callers
 from stele.member.admin.http import Admin
 from stele.member.bulk.routes import BulkRoutes
 from stele.member.storage.volume import MEMBER_SECURITY
@@ -290,9 +293,30 @@ async def test_refusals_are_in_the_audit(
     )
 
 
+async def test_who_asks_is_known_although_the_connection_ends_meanwhile(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    uri = f"stele://{CLUSTER}/admin/one"
+    shown = {"peercert": {"subjectAltName": (("URI", uri),)}, "peerchain": frozenset()}
+    tls: Any = SimpleNamespace(level=InternalTls.DIAL, caller_refusal=lambda *_: "")
+    transport: Any = SimpleNamespace(get_extra_info=lambda name, _default=None: shown.get(name))
+    request = make_mocked_request("DELETE", CANCEL, transport=transport)
+    monkeypatch.setattr(http, "route_of", lambda _request: "/v1/sessions/{session}")
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        request._protocol.transport = None
+        return web.Response()
+
+    await Callers(tls).check(request, handler)
+    assert [each["who"] for each in lines(caplog)] == [uri]
+    with pytest.raises(web.HTTPForbidden):
+        await Callers(tls).check(request, handler)
+
+
 def audited(audit: Audit, method: str, status: int, times: int) -> None:
     for _ in range(times):
-        audit.note(make_mocked_request(method, "/x"), "/x", status, by_hand=True)
+        audit.note(make_mocked_request(method, "/x"), Asked("anonymous ADDRESS", "/x", by_hand=True), status)
 
 
 def test_lines_of_the_audit_are_limited_and_those_left_out_are_counted(

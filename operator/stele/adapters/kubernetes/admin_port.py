@@ -116,6 +116,7 @@ class AdminPort:
         async with tunnel as socket, forwarded(socket) as (port, forward):
             url, connector = f"https://127.0.0.1:{port}{path}", CheckedConnector(admin.refusal)
             given: dict[str, Any] = {"params": query, "ssl": admin.context, "server_hostname": member}
+            given["allow_redirects"] = False
             try:
                 async with (
                     aiohttp.ClientSession(connector=connector, timeout=timeout) as http,

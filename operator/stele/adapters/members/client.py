@@ -115,7 +115,9 @@ class MemberClient:
         limits = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=connect_seconds)
         more = self._tls(request.self_index) if with_tls else {}
         try:
-            async with self._session.post(url, data=encode(request), timeout=limits, **more) as answer:
+            async with self._session.post(
+                url, data=encode(request), timeout=limits, allow_redirects=False, **more
+            ) as answer:
                 return answer.status, await read_body(answer, EXCHANGE_BYTES_MAX)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if with_tls and self._dialling is not None:

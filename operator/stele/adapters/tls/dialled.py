@@ -36,6 +36,8 @@ def connect(
         made.connect()
         return made
     encrypted = http.client.HTTPSConnection(*place, timeout=silence_seconds, context=secured.context)
+    # One that the other side has closed would be opened again, by itself and without the check.
+    encrypted.auto_open = 0
     try:
         encrypted.connect()
         assert isinstance(encrypted.sock, ssl.SSLSocket)

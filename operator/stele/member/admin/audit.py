@@ -8,11 +8,12 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aiohttp import web
 
 from stele.adapters.rate_limited_log import RateLimitedLog
-from stele.adapters.tls.http_site import caller
+from stele.adapters.tls.http_site import Caller
 from stele.adapters.tls.peer import holders
 from stele.member import limits
 
@@ -24,6 +25,14 @@ READS = frozenset({"GET", "HEAD", "OPTIONS"})
 REFUSED = frozenset({403, 426})
 
 
+class Asked(NamedTuple):
+    """Who asks for which route; `by_hand` is False for what master and kubelet send by themselves."""
+
+    who: str
+    route: str
+    by_hand: bool
+
+
 class Audit:
     """`note` writes the lines. Of changes there are at most `AUDIT_LINES_PER_SECOND_MAX`, of refusals one per
     `AUDIT_REFUSED_SECONDS`; the next line says how many are missing."""
@@ -33,17 +42,17 @@ class Audit:
         self._refused = RateLimitedLog(limits.AUDIT_REFUSED_SECONDS, now)
         self._second, self._lines, self._missing = 0, 0, 0
 
-    def note(self, request: web.Request, route: str, status: int, *, by_hand: bool) -> None:
-        """Note how a request has ended; `by_hand` is False for what master and kubelet send by themselves."""
+    def note(self, request: web.Request, asked: Asked, status: int) -> None:
+        """Note how a request has ended."""
         if status in REFUSED:
             missing = self._refused.admit()
-        elif by_hand and request.method not in READS:
+        elif asked.by_hand and request.method not in READS:
             missing = self._admit()
         else:
             return
         if missing is not None:
             level = logging.WARNING if status in REFUSED else logging.INFO
-            log.log(level, "%s", _line(request, route, status, missing))
+            log.log(level, "%s", _line(request, asked, status, missing))
 
     def _admit(self) -> int | None:
         """Return how many lines of changes were left out before this one; None when this one is."""
@@ -57,16 +66,15 @@ class Audit:
         return missing
 
 
-def who(request: web.Request) -> str:
+def who(request: web.Request, found: Caller | None) -> str:
     """Return who sent a request: the part of a cluster that the certificate names, or the address."""
-    found = caller(request)
     if found is None:
         return f"anonymous {request.remote}"
     named = holders(found.certificate)
     return named[0].uri if len(named) == 1 else f"unknown certificate {request.remote}"
 
 
-def _line(request: web.Request, route: str, status: int, missing: int) -> str:
+def _line(request: web.Request, asked: Asked, status: int, missing: int) -> str:
     target = request.rel_url.raw_path_qs[: limits.AUDIT_TARGET_CHARACTERS_MAX]
-    asked = {"who": who(request), "method": request.method, "route": route, "target": target}
-    return json.dumps(asked | {"status": status} | ({"missing": missing} if missing else {}))
+    line = {"who": asked.who, "method": request.method, "route": asked.route, "target": target}
+    return json.dumps(line | {"status": status} | ({"missing": missing} if missing else {}))

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from stele.adapters import http
-from stele.adapters.tls.http_site import caller, tls_required
+from stele.adapters.tls.http_site import Caller, caller, tls_required
 from stele.core.security.identity import Role
-from stele.member.admin.audit import Audit
+from stele.member.admin.audit import Asked, Audit, who
 from stele.member.replication.member_tls import MemberTls
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,9 +32,12 @@ class Callers:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Implement a middleware of aiohttp: check who asks, and note what comes of it."""
-        route, status = http.route_of(request), 0
+        # Who asks is looked at now: once the other side has closed the connection, nobody can tell.
+        if request.transport is None:
+            raise web.HTTPForbidden(text="the connection was closed\n")
+        route, status, found = http.route_of(request), 0, caller(request)
         try:
-            if (refusal := self._refusal(request, route)) is not None:
+            if (refusal := self._refusal(request, route, found)) is not None:
                 raise refusal
             response = await handler(request)
             status = response.status
@@ -42,15 +45,15 @@ class Callers:
             status = answer.status
             raise
         finally:
-            self._audit.note(request, route, status, by_hand=route not in (EXCHANGE, STOPPING))
+            asked = Asked(who(request, found), route, by_hand=route not in (EXCHANGE, STOPPING))
+            self._audit.note(request, asked, status)
         return response
 
-    def _refusal(self, request: web.Request, route: str) -> web.HTTPException | None:
+    def _refusal(self, request: web.Request, route: str, found: Caller | None) -> web.HTTPException | None:
         if route == STOPPING:
             # Its handler lets in this pod's processes alone, which have no certificate.
             return None
         role = Role.MASTER if route == EXCHANGE else Role.ADMIN
-        found = caller(request)
         if found is None:
             plain = self._tls.takes_plain_exchanges if route == EXCHANGE else self._tls.level.listens_plain
             return None if plain else tls_required(NEEDS.format(role))

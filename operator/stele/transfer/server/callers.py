@@ -62,6 +62,8 @@ class Callers:
         return await handler(request)
 
     def _refusal(self, request: web.Request) -> web.HTTPException | None:
+        if request.transport is None:
+            return web.HTTPForbidden(text="the connection was closed\n")
         if not is_encrypted(request):
             own = http.is_local(request) and http.route_of(request) in LOCAL_ROUTES
             return None if own or self._tls.level.listens_plain else tls_required(WHAT_TO_DO)
