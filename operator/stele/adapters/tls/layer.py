@@ -17,8 +17,8 @@ from stele.adapters.tls.identity import verified_chain
 
 log = logging.getLogger("stele.tls")
 
-READ_BYTES = 256 * 1024
-"""Largest piece that is decrypted at once."""
+READ_BYTES = 16 * 1024
+"""Largest piece that is decrypted at once: that of one record."""
 WRITE_BYTES = 1024 * 1024
 """Largest piece that is encrypted before its bytes are given to the socket."""
 
@@ -108,7 +108,10 @@ class TlsLayer(asyncio.Protocol):
         try:
             while piece := self.tls.read(READ_BYTES):
                 pieces.append(piece)
-            is_end = True
+                if not (self._incoming.pending or self.tls.pending()):
+                    break  # Another read would raise, which costs as much as the decryption.
+            else:
+                is_end = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
