@@ -225,7 +225,7 @@ MASTER: Mutants = {
     promotion_without_a_fence: ("leases", 19, "linearizable per key"),
     given_up_too_soon: (SWARM, 10, "never fewer copies"),
     never_given_up: (SWARM, 0, "safe, balanced and at rest in the end"),
-    a_new_pod_is_proof: ("stops", 14, "linearizable per key"),
+    a_new_pod_is_proof: ("stops", 11, "linearizable per key"),
     an_answer_disproves_nothing: ("stops", 8, "linearizable per key"),
     the_absent_are_believed: (SWARM, 27, "safe, balanced and at rest in the end"),
     features_without_a_word: ("mixed", 8, "features only when all members speak them"),
