@@ -12,6 +12,7 @@ from stele.core.control.state import State
 from stele.core.table.table import PartitionTable
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 from stele.master.cache import Cache
+from stele.master.children import RETRY_SECONDS
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.network_policies import LOOK_SECONDS
 from stele.master.network_rules import names_of, network_policies
@@ -284,18 +285,23 @@ async def test_policies_of_others_are_left_alone_and_named(scene: Scene) -> None
     assert await scene.policies() == {"demo-members": theirs}
 
 
-async def test_without_the_right_everything_else_is_made(scene: Scene) -> None:
+async def test_without_the_right_everything_else_is_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.api.refuses = True
     await scene.begin(networkPolicy=ASKED)
-    for _ in range(2):
-        with pytest.raises(Refused):
-            await scene.round()
-        await scene.world.write_status(scene.state, 1.0)
+    now = 100.0
+    monkeypatch.setattr(scene.world, "_now", lambda: now)
+    with pytest.raises(Refused):
+        await scene.round()
+    await scene.world.write_status(scene.state, 1.0)
+    await scene.round()
     reason, message = await scene.stalled()
     assert reason == "CreationRefused"
     assert message == f"Kubernetes refuses NetworkPolicy demo-bulk and 3 more: {FORBIDDEN}"
     assert await scene.api.find(SERVICES, scene.namespace, "demo") is not None
     scene.api.refuses = False
+    now += RETRY_SECONDS
     await scene.rounds()
     await scene.are_as_asked()
 

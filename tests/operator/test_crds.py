@@ -414,7 +414,7 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
     filled = {key: value for key, value in model.spec.to_dict().items() if key not in WITHOUT_DEFAULTS}
     # Nothing in it has a default.
     assert filled["resp"].pop("cluster") == {}
-    assert filled.pop("security") == {"clients": {}, "members": {}, "networkPolicy": {}}
+    assert filled.pop("security") == {"clients": {}, "members": {}, "ca": {}, "networkPolicy": {}}
     assert stored == filled
 
 
