@@ -314,9 +314,11 @@ async def test_who_asks_is_known_although_the_connection_ends_meanwhile(
         await Callers(tls).check(request, handler)
 
 
-def audited(audit: Audit, method: str, status: int, times: int) -> None:
+def audited(
+    audit: Audit, method: str, status: int, times: int, who: str = "anonymous ADDRESS", route: str = "/x"
+) -> None:
     for _ in range(times):
-        audit.note(make_mocked_request(method, "/x"), Asked("anonymous ADDRESS", "/x", by_hand=True), status)
+        audit.note(make_mocked_request(method, "/x"), Asked(who, route, by_hand=True), status)
 
 
 def test_lines_of_the_audit_are_limited_and_those_left_out_are_counted(
@@ -337,3 +339,13 @@ def test_lines_of_the_audit_are_limited_and_those_left_out_are_counted(
     now[0] += limits.AUDIT_REFUSED_SECONDS
     audited(audit, "GET", 403, 1)
     assert lines(caplog)[-1]["missing"] == 4
+
+
+def test_nobody_without_a_certificate_uses_up_the_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    audit = Audit(lambda: 0.0)
+    audited(audit, "POST", 200, 2 * limits.AUDIT_LINES_PER_SECOND_MAX)
+    audited(audit, "POST", 404, 50, route="")
+    caplog.clear()
+    audited(audit, "DELETE", 200, 1, "stele://UID/admin/admin")
+    assert [each["who"] for each in lines(caplog)] == ["stele://UID/admin/admin"]

@@ -113,8 +113,8 @@ class AdminPort:
         """Yield the answer; `way` is the method, the member and the path."""
         method, member, path = way
         tunnel = self._api.forward(self._namespace, member, ADMIN_PORT)
-        async with tunnel as socket, forwarded(socket) as (port, forward):
-            url, connector = f"https://127.0.0.1:{port}{path}", CheckedConnector(admin.refusal)
+        async with tunnel as socket, forwarded(socket) as (port, forward, make_socket):
+            url, connector = f"https://127.0.0.1:{port}{path}", CheckedConnector(admin.refusal, make_socket)
             given: dict[str, Any] = {"params": query, "ssl": admin.context, "server_hostname": member}
             given["allow_redirects"] = False
             try:

@@ -6,8 +6,10 @@ one of each channel has the port. A port of this machine stands for it while the
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 import aiohttp
 
@@ -15,13 +17,14 @@ DATA, ERROR = 0, 1
 PIECE_BYTES = 64 * 1024
 ERROR_CHARACTERS_MAX = 500
 PORT_BYTES = 2
+LOCAL = "127.0.0.1"
 
 
 class Forward:
     """`problem` is what the other end said of the connection, or empty."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
+    def __init__(self, web_socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = web_socket
         self.problem = ""
         self._heard = {DATA: 0, ERROR: 0}
 
@@ -60,14 +63,30 @@ class Forward:
         return content[max(0, PORT_BYTES - heard) :]
 
 
+class Way(NamedTuple):
+    """A port on 127.0.0.1 that leads to the pod's, for connections whose sockets `make_socket` makes."""
+
+    port: int
+    forward: Forward
+    make_socket: Callable[[object], socket.socket]
+
+
 @asynccontextmanager
-async def forwarded(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[tuple[int, Forward]]:
-    """Yield a port on 127.0.0.1 that leads to the pod's. It takes one connection, which is whose comes first:
-    the other end has to be known by its certificate, and knows by one who this is."""
-    forward, arrived = Forward(socket), asyncio.Event()
+async def forwarded(web_socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[Way]:
+    """Yield the way to a port of a pod. It takes one connection, which has to be from a socket of ours: other
+    users of this machine can connect to the port, too, and pods trust what comes from inside of them."""
+    forward, arrived = Forward(web_socket), asyncio.Event()
+    own: set[tuple[str, int]] = set()
+
+    def make_socket(_address: object) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.bind((LOCAL, 0))
+        made.setblocking(False)
+        own.add(made.getsockname())
+        return made
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if arrived.is_set():
+        if arrived.is_set() or writer.get_extra_info("peername") not in own:
             writer.close()
             return
         arrived.set()
@@ -75,9 +94,9 @@ async def forwarded(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[tu
         with suppress(ConnectionError):
             await forward.carry(reader, writer)
 
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    server = await asyncio.start_server(take, LOCAL, 0)
     try:
-        yield server.sockets[0].getsockname()[1], forward
+        yield Way(server.sockets[0].getsockname()[1], forward, make_socket)
     finally:
         server.close()
-        await socket.close()
+        await web_socket.close()

@@ -99,7 +99,8 @@ class MemberClient:
             status, body = await self._post(address, request, deadline_seconds, with_tls=True)
         place = host_port(address, self._port)
         if status in (TLS_REQUIRED, FORBIDDEN):
-            raise Unavailable(f"{place} refused: {body[:REFUSAL_BYTES_MAX].decode(errors='replace').strip()}")
+            text = " ".join(body[:REFUSAL_BYTES_MAX].decode(errors="replace").split())
+            raise Unavailable(f"{place} refused: {text}")
         try:
             return decode_reply(body)
         except BadInput as error:

@@ -1,5 +1,6 @@
 """HTTP of aiohttp with TLS, where the other side is known by the name in its certificate."""
 
+import socket
 from collections.abc import Callable
 
 import aiohttp
@@ -17,11 +18,14 @@ Refusal = Callable[[str, Certificate], str]
 class CheckedConnector(aiohttp.TCPConnector):
     """Checks, whenever a connection is used, that the certificate is that of the request's `server_hostname`.
 
-    `refusal` returns why a certificate is not that of a name, or nothing.
+    `refusal` returns why a certificate is not that of a name, or nothing. `make_socket` makes the sockets, if
+    it is given.
     """
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(limit=0, keepalive_timeout=KEEP_SECONDS)
+    def __init__(
+        self, refusal: Refusal, make_socket: Callable[[object], socket.socket] | None = None
+    ) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEEP_SECONDS, socket_factory=make_socket)
         self._refusal = refusal
 
     async def connect(

@@ -23,6 +23,7 @@ log.setLevel(logging.INFO)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 REFUSED = frozenset({403, 426})
+ANONYMOUS = "anonymous"
 
 
 class Asked(NamedTuple):
@@ -34,27 +35,36 @@ class Asked(NamedTuple):
 
 
 class Audit:
-    """`note` writes the lines. Of changes there are at most `AUDIT_LINES_PER_SECOND_MAX`, of refusals one per
-    `AUDIT_REFUSED_SECONDS`; the next line says how many are missing."""
+    """`note` writes the lines. Of changes there are at most `AUDIT_LINES_PER_SECOND_MAX` of those who show a
+    certificate, and as many of others; of refusals, and of changes of what there is not, one per
+    `AUDIT_REFUSED_SECONDS`. The next line says how many are missing."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
         self._refused = RateLimitedLog(limits.AUDIT_REFUSED_SECONDS, now)
-        self._second, self._lines, self._missing = 0, 0, 0
+        self._changes = {is_anonymous: _Budget(now) for is_anonymous in (True, False)}
 
     def note(self, request: web.Request, asked: Asked, status: int) -> None:
         """Note how a request has ended."""
-        if status in REFUSED:
+        changes = asked.by_hand and request.method not in READS
+        if status in REFUSED or (changes and not asked.route):
             missing = self._refused.admit()
-        elif asked.by_hand and request.method not in READS:
-            missing = self._admit()
+        elif changes:
+            missing = self._changes[asked.who.startswith(ANONYMOUS)].admit()
         else:
             return
         if missing is not None:
             level = logging.WARNING if status in REFUSED else logging.INFO
             log.log(level, "%s", _line(request, asked, status, missing))
 
-    def _admit(self) -> int | None:
+
+class _Budget:
+    """Lines of one second."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._second, self._lines, self._missing = 0, 0, 0
+
+    def admit(self) -> int | None:
         """Return how many lines of changes were left out before this one; None when this one is."""
         if (second := int(self._now())) != self._second:
             self._second, self._lines = second, 0
@@ -69,7 +79,7 @@ class Audit:
 def who(request: web.Request, found: Caller | None) -> str:
     """Return who sent a request: the part of a cluster that the certificate names, or the address."""
     if found is None:
-        return f"anonymous {request.remote}"
+        return f"{ANONYMOUS} {request.remote}"
     named = holders(found.certificate)
     return named[0].uri if len(named) == 1 else f"unknown certificate {request.remote}"
 
