@@ -137,6 +137,7 @@ class Losses:
         self.world, self._check = world, check
         self._alone: dict[int, tuple[float, float]] = {}
         self._named: dict[tuple[int, int], float] = {}
+        self._abandoned: set[tuple[str, int, int]] = set()
         self._accepted: set[tuple[int, int]] = set()
         self._may_reset_until = 0.0
         self._given_up: list[_GivenUp] = []
@@ -172,10 +173,16 @@ class Losses:
     def saved(self, place: str, number: int, block: Superblock, before: Superblock | None) -> None:
         """A superblock is written; what it does not have any more is purged, or restored.
 
-        A member that has a whole copy of its row may purge others, also when its pod is gone.
+        A member that has a whole copy of its row may purge others, also when its pod is gone. What was set
+        aside while it was still received was never whole.
         """
         left = {each.generation for each in block.quarantined} | {block.generation}
         purged = [each for each in before.quarantined if each.generation not in left] if before else []
+        if before is not None and before.state == "COPYING":
+            had = {each.generation for each in before.quarantined}
+            new = {each.generation for each in block.quarantined} - had
+            self._abandoned |= {(place, number, generation) for generation in new}
+        purged = [each for each in purged if (place, number, each.generation) not in self._abandoned]
         rows, index = self.world.rows(), int(place.rpartition("-")[2])
         serves = block.state == "READY" and bool(rows) and index in rows[number].members
         if not purged or serves or not rows:
