@@ -314,3 +314,22 @@ async def test_failures_that_say_who_else_writes_leave_the_status(
     stopping: Stopping, error: Exception
 ) -> None:
     assert kstatus(await stopping.fail(error)) == "Current"
+
+
+async def test_a_supervisor_that_ends_starts_no_loop_again(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would raise the epoch of a table that another process leads by then."""
+    stored = {"metadata": {"namespace": KEY[0], "name": KEY[1], "uid": "uid"}, "spec": {}}
+    monkeypatch.setattr(supervisor.cache, "all", lambda _kind: [stored])
+    started: list[object] = []
+
+    async def start(*words: object) -> None:
+        started.append(words)
+
+    monkeypatch.setattr(supervisor, "_start", start)
+    await supervisor._match()
+    assert len(started) == 1
+    await supervisor.close()
+    await supervisor._match()
+    assert len(started) == 1

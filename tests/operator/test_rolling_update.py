@@ -92,7 +92,7 @@ async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen
     done, _ = await asyncio.wait([waits], timeout=3)
     assert not done
     stage.operator.send(signal.SIGCONT)
-    told = await waits
+    told = await asyncio.wait_for(waits, 120)
     now = await pods(stage)
     assert all(now[name][0] != uid for name, (uid, _) in before.items()), told
     assert "the operator has not seen stele.dev/restartedAt" in told

@@ -82,6 +82,7 @@ class Supervisor:
         self._running: dict[Key, ClusterLoop] = {}
         self._clients: dict[ClusterLoop, MemberClient] = {}
         self._progressed_seconds: float | None = None
+        self._closed = False
         self._woken = asyncio.Event()
         self._clock: Callable[[float], datetime] = _clock_of(datetime.now(UTC), time.monotonic())
 
@@ -173,7 +174,7 @@ class Supervisor:
             if key not in wanted or self._uids[key] != wanted[key]["metadata"]["uid"]:
                 self._forget(key)
         for key, stored in wanted.items():
-            if key not in self._tasks:
+            if key not in self._tasks and not self._closed:
                 await self._start(key, stored)
 
     def _is_other(self, key: Key, stored: dict[str, Any]) -> bool:
@@ -331,6 +332,8 @@ class Supervisor:
         return any(each.holds_clients for migrations in running for each in migrations)
 
     async def close(self) -> None:
+        """Stop all loops, and start none again: another process may lead already."""
+        self._closed = True
         for key in list(self._tasks):
             await self._stop(key)
 

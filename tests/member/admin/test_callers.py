@@ -315,7 +315,7 @@ async def test_who_asks_is_known_although_the_connection_ends_meanwhile(
 
 
 def audited(
-    audit: Audit, method: str, status: int, times: int, who: str = "anonymous ADDRESS", route: str = "/x"
+    audit: Audit, method: str, status: int, times: int, *, who: str = "anonymous ADDRESS", route: str = "/x"
 ) -> None:
     for _ in range(times):
         audit.note(make_mocked_request(method, "/x"), Asked(who, route, by_hand=True), status)
@@ -347,5 +347,5 @@ def test_nobody_without_a_certificate_uses_up_the_lines_of_others(caplog: pytest
     audited(audit, "POST", 200, 2 * limits.AUDIT_LINES_PER_SECOND_MAX)
     audited(audit, "POST", 404, 50, route="")
     caplog.clear()
-    audited(audit, "DELETE", 200, 1, "stele://UID/admin/admin")
+    audited(audit, "DELETE", 200, 1, who="stele://UID/admin/admin")
     assert [each["who"] for each in lines(caplog)] == ["stele://UID/admin/admin"]
