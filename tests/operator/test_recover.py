@@ -240,7 +240,7 @@ async def test_volumes_of_two_clusters_are_not_mixed(
     async with with_processes(api, namespace, operator, kubelet) as stage:
         uid = await fill_and_delete(stage, kubelet)
         claim = await api.get(CLAIMS, namespace, "demo-1")
-        claim["metadata"]["labels"][CLUSTER_UID_LABEL] = other = "7" + uid[1:]
+        claim["metadata"]["labels"][CLUSTER_UID_LABEL] = other = ("7" if uid[0] != "7" else "8") + uid[1:]
         claim = await api.replace(CLAIMS, namespace, claim)
         instance = tmp_path / "demo-1" / "instance"
         instance.write_bytes(instance.read_bytes().replace(uid.encode(), other.encode()))
