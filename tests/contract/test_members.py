@@ -6,8 +6,8 @@ exchange), and the member in memory that tests of the master use, which is a fak
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,14 +152,26 @@ def in_memory() -> Case:
     return Case(net, "10.0.0.1", "10.0.0.9", "uuid-0", member.announce)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Members log nothing meanwhile; what other tests look for is logged again afterwards."""
+    log = logging.getLogger("stele")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 @pytest.fixture(params=["memory", "simulated", "real"])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
-    logging.getLogger("stele").setLevel(logging.CRITICAL)
     if request.param == "memory":
         yield in_memory()
         return
-    async with (simulated if request.param == "simulated" else real)(tmp_path / "volume") as made:
-        yield made
+    with quiet():
+        async with (simulated if request.param == "simulated" else real)(tmp_path / "volume") as made:
+            yield made
 
 
 # -- who is asked, and by whom
