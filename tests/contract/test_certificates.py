@@ -27,6 +27,7 @@ from stele.master.settings import Settings
 from stele.model import TabletCluster
 from stele.model.security import LOWER_CLIENTS
 from stele.wire.identity import identity_digest
+from tests.fakes.fused_api import FusedApi, Killed
 from tests.fakes.objects import body
 from tests.fakes.pki import edited
 
@@ -43,45 +44,17 @@ TLS = {"security": {"clients": {"tls": "Required"}}}
 NAMES = ("demo-ca", "demo-ca-cert", "demo-0-tls", "demo-1-tls")
 
 
-class Killed(Exception):  # noqa: N818
-    """The operator ends here."""
-
-
-class Fused:
-    """A client of the API server that counts writes of Secrets, and kills the operator at one of them.
-
-    `before`: the write is not done; otherwise it is, and nobody hears of it.
-    """
+class Fused(FusedApi):
+    """Counts writes of Secrets, and refuses to show any where it `refuses`."""
 
     def __init__(self, api: Any) -> None:
-        self._api = api
-        self.writes, self.kill_at, self.before = 0, -1, False
+        super().__init__(api, (SECRETS,))
         self.refuses = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._api, name)
 
     async def find(self, kind: Any, *rest: Any) -> Any:
         if kind is SECRETS and self.refuses:
             raise Refused("GET secrets: 403 forbidden", "FORBIDDEN")
         return await self._api.find(kind, *rest)
-
-    async def create(self, kind: Any, *rest: Any) -> Any:
-        return await self._write(kind, self._api.create, rest)
-
-    async def replace(self, kind: Any, *rest: Any) -> Any:
-        return await self._write(kind, self._api.replace, rest)
-
-    async def _write(self, kind: Any, call: Any, rest: tuple[Any, ...]) -> Any:
-        if kind is not SECRETS:
-            return await call(kind, *rest)
-        self.writes += 1
-        if self.writes == self.kill_at and self.before:
-            raise Killed
-        done = await call(kind, *rest)
-        if self.writes == self.kill_at:
-            raise Killed
-        return done
 
 
 class Scene:

@@ -18,6 +18,7 @@ from stele.master.network_policies import LOOK_SECONDS
 from stele.master.network_rules import names_of, network_policies
 from stele.master.settings import Settings
 from stele.model import TabletCluster
+from tests.fakes.fused_api import FusedApi, Killed
 from tests.fakes.objects import body
 from tests.model.test_network_policy import PEERS
 
@@ -36,54 +37,22 @@ NAMES = sorted(names_of("demo"))
 FORBIDDEN = "POST /networkpolicies: 403 networkpolicies.networking.k8s.io is forbidden"
 
 
-class Killed(Exception):  # noqa: N818
-    """The operator ends here."""
-
-
-class Fused:
-    """A client of the API server that kills the operator at the write with this number, or refuses all.
-
-    Counted are writes of policies and of the cluster's status. `before`: the write is not done; otherwise it
-    is, and nobody hears of it.
-    """
+class Fused(FusedApi):
+    """Counts writes of policies and of the cluster's status, and refuses policies where it `refuses`."""
 
     def __init__(self, api: Any) -> None:
-        self._api = api
-        self.writes, self.kill_at, self.before = 0, -1, False
+        super().__init__(api, (NETWORK_POLICIES, CLUSTERS))
         self.asked = 0
         self.refuses = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._api, name)
 
     async def find(self, kind: Kind, *rest: Any) -> Any:
         self.asked += kind is NETWORK_POLICIES
         return await self._api.find(kind, *rest)
 
-    async def create(self, kind: Kind, *rest: Any) -> Any:
-        return await self._write(kind, self._api.create, rest)
-
-    async def replace(self, kind: Kind, *rest: Any) -> Any:
-        return await self._write(kind, self._api.replace, rest)
-
-    async def delete(self, kind: Kind, *rest: Any) -> Any:
-        return await self._write(kind, self._api.delete, rest)
-
-    async def patch_status(self, kind: Kind, *rest: Any) -> Any:
-        return await self._write(kind, self._api.patch_status, rest)
-
     async def _write(self, kind: Kind, call: Any, rest: tuple[Any, ...]) -> Any:
-        if kind not in (NETWORK_POLICIES, CLUSTERS):
-            return await call(kind, *rest)
         if kind is NETWORK_POLICIES and self.refuses:
             raise Refused(FORBIDDEN, "FORBIDDEN")
-        self.writes += 1
-        if self.writes == self.kill_at and self.before:
-            raise Killed
-        done = await call(kind, *rest)
-        if self.writes == self.kill_at:
-            raise Killed
-        return done
+        return await super()._write(kind, call, rest)
 
 
 class Scene:

@@ -1,8 +1,10 @@
 """Certificate authorities and leaves for tests, as folders like those that the kubelet mounts."""
 
 import base64
+import ssl
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +50,22 @@ class Leaf:
         for name, content in (("tls.crt", self.certificate), ("tls.key", self.key), ("ca.crt", self.trusted)):
             (folder / name).write_bytes(content)
         return folder
+
+
+def shake_hands(
+    client: ssl.SSLContext, server: ssl.SSLContext, host: str
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Return both ends of a connection in memory. Raises SSLError where one does not take the other."""
+    left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(left, right, server_hostname=host),
+        server.wrap_bio(right, left, server_side=True),
+    )
+    for _ in range(4):
+        for side in ends:
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return ends
 
 
 class FakeCa:

@@ -19,6 +19,7 @@ from stele.adapters.pki.certificates import (
 )
 from stele.errors import Corrupt
 from tests.fakes.brought_ca import BroughtCa, Key, brought_ca
+from tests.fakes.pki import shake_hands
 
 NAMES = Names("demo-0", ("stele://u/member/demo-0",), ("demo",))
 
@@ -34,15 +35,7 @@ def shakes_hands(folder: Path, shown: bytes, key: bytes, trusted: bytes, flags: 
     server_context.load_cert_chain(folder / "shown")
     client_context = ssl.create_default_context(cadata=trusted.decode())
     client_context.verify_flags |= ssl.VerifyFlags(flags)
-    left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(left, right, server_hostname="demo")
-    server = server_context.wrap_bio(right, left, server_side=True)
-    for _ in range(4):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
+    client, _ = shake_hands(client_context, server_context, "demo")
     assert client.getpeercert()
 
 

@@ -19,7 +19,7 @@ from stele.adapters.pki.certificates import (
     sign_leaf,
 )
 from stele.errors import Corrupt
-from tests.fakes.pki import EDITS, edited
+from tests.fakes.pki import EDITS, edited, shake_hands
 
 NOW = 1_800_000_000.0
 DAY = 86_400
@@ -46,15 +46,7 @@ def handshake(folder: Path, leaf: Pair, trusted: bytes, host: str) -> str:
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         context.verify_mode = ssl.CERT_REQUIRED
         ends.append(context)
-    left, right = (ssl.MemoryBIO(), ssl.MemoryBIO())
-    client = ends[0].wrap_bio(left, right, server_hostname=host)
-    server = ends[1].wrap_bio(right, left, server_side=True)
-    for _ in range(4):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
+    client, server = shake_hands(*ends, host)
     assert server.getpeercert()
     found = client.getpeercert()
     assert found is not None

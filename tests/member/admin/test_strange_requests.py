@@ -9,7 +9,7 @@ from stele.core.control import commands as m
 from stele.wire import control as wire
 from tests.fuzz.mutate import JSON, Mutator
 from tests.fuzz.samples import trees
-from tests.member.harness.cluster import CLUSTER, Client, Cluster
+from tests.member.harness.cluster import Client, Cluster
 
 INPUTS = 2_500
 PATHS = (
@@ -20,18 +20,7 @@ PATHS = (
 
 def exchanges(made: Cluster) -> list[bytes]:
     """What the master sends to the first member, with each kind of command, and every field."""
-    request = m.ExchangeRequest(
-        format=1,
-        cluster=CLUSTER,
-        epoch=made.epoch,
-        recipient=made.members[0].uuid,
-        self_index=0,
-        partitions=made.partitions,
-        replicas=made.replicas,
-        member_list_version=made.list_version,
-        members=made.dictionary(),
-    )
-    tree = JSON.decode(wire.encode(request))
+    tree = JSON.decode(wire.encode(made.plain_request(0)))
     full = {name: value for name, value in trees(m.ExchangeRequest)[0].items() if name not in tree}
     commands = [
         command | {"partition": 0} if "partition" in command else command for command in trees(m.Command)

@@ -15,18 +15,7 @@ P = 0
 
 
 def request_of(made: Cluster, **changes: object) -> m.ExchangeRequest:
-    request = m.ExchangeRequest(
-        format=1,
-        cluster=CLUSTER,
-        epoch=made.epoch,
-        recipient=made.members[0].uuid,
-        self_index=0,
-        partitions=made.partitions,
-        replicas=made.replicas,
-        member_list_version=made.list_version,
-        members=made.dictionary(),
-    )
-    return msgspec.structs.replace(request, **changes)
+    return msgspec.structs.replace(made.plain_request(0), **changes)
 
 
 JUMPS: list[dict[str, object]] = [

@@ -211,11 +211,9 @@ class Cluster:
         assert self.tls is not None
         return TlsIdentity(self.tls / "master")
 
-    async def exchange(
-        self, index: int, *commands: m.Command, rows: Iterable[m.Row] | None = None, want: bool = False
-    ) -> m.ExchangeReply:
-        """One tick for one member, with the whole table unless `rows` are given."""
-        request = m.ExchangeRequest(
+    def plain_request(self, index: int) -> m.ExchangeRequest:
+        """What the master tells a member of the others, without rows."""
+        return m.ExchangeRequest(
             format=self.features,
             cluster=CLUSTER,
             epoch=self.epoch,
@@ -223,9 +221,17 @@ class Cluster:
             self_index=index,
             partitions=self.groups.end(self.partitions),
             replicas=self.replicas,
-            state=self.state,
             member_list_version=self.list_version,
             members=self.dictionary(),
+        )
+
+    async def exchange(
+        self, index: int, *commands: m.Command, rows: Iterable[m.Row] | None = None, want: bool = False
+    ) -> m.ExchangeReply:
+        """One tick for one member, with the whole table unless `rows` are given."""
+        request = msgspec.structs.replace(
+            self.plain_request(index),
+            state=self.state,
             rows=tuple(self.rows.values() if rows is None else rows),
             full=rows is None,
             commands=commands,
