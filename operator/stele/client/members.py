@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,6 @@ _KINDS: dict[str, type[SteleError]] = {
     "TOO_LARGE": BadInput,
 }
 _table = msgspec.json.Decoder(BulkTable).decode
-TLS_REQUIRED = 426
-"""The status with which a member refuses a request without TLS."""
 TLS_MISSING = (
     "the members of this cluster take only TLS, and option tlsFolder (--tls-folder) is not set: name a "
     "folder with tls.crt, tls.key and ca.crt of the Secret CLUSTER-admin-tls"
@@ -197,7 +196,7 @@ class Members:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             with closing(self._send(Place(*place), method, path, body, headers)) as answer:
-                if answer.status == TLS_REQUIRED and Place(*place).admin:
+                if answer.status == HTTPStatus.UPGRADE_REQUIRED and Place(*place).admin:
                     raise BadInput(TLS_MISSING)
                 if answer.status >= 300:
                     raise _error(f"{place[0]}:{place[1]}", answer.status, answer.read())
@@ -286,7 +285,8 @@ def _error(place: str, status: int, body: bytes) -> SteleError:
     except UNREADABLE:
         answer = {"detail": body[:DETAIL_CHARACTERS_MAX].decode(errors="replace").strip()}
     code, detail = answer.get("code", ""), answer.get("detail", "")[:DETAIL_CHARACTERS_MAX]
-    # 426: it takes only TLS now, and the next table says so.
-    default = Unavailable if status == 426 or (status >= 500 and status != 507) else Refused
+    # It takes only TLS now, and the next table says so.
+    needs_tls = status == HTTPStatus.UPGRADE_REQUIRED
+    default = Unavailable if needs_tls or (status >= 500 and status != 507) else Refused
     kind = BadInput if status == 400 and code not in _KINDS else _KINDS.get(code, default)
     return kind(f"{place}: {detail}", code or None)

@@ -15,7 +15,7 @@ from stele.adapters.tls.peer import Expected
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
 from stele.core.copy.pacing import lack_of_space
 from stele.core.security.identity import Role
-from stele.core.security.rotation import GRACE_SECONDS
+from stele.core.security.rotation import grace_seconds
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.copy.jobs import CopyJob, Manifest
@@ -61,8 +61,8 @@ def _secured(job: CopyJob) -> Secured | None:
     if job.tls is None:
         return None
     expected = Expected(job.tls.cluster, (Role.MEMBER,), job.source)
-    grace_seconds = GRACE_SECONDS if job.tls.grace_expired else 0.0
-    return Secured(trusting(job.tls.trusted.encode()), expected, grace_seconds)
+    grace = grace_seconds(takes_expired=job.tls.grace_expired)
+    return Secured(trusting(job.tls.trusted.encode()), expected, grace)
 
 
 def attempts_before() -> int:

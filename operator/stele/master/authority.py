@@ -39,11 +39,6 @@ def bundle_name(cluster: str) -> str:
     return f"{cluster}-ca-cert"
 
 
-def admin_name(cluster: str) -> str:
-    """Return the name of the Secret with the certificate that administrators show."""
-    return f"{cluster}-admin-tls"
-
-
 @dataclass(frozen=True)
 class Authority:
     """The CA that signs, the next one, and the former one that is still trusted."""

@@ -22,13 +22,13 @@ from stele.adapters.pki.certificates import (
     still_valid,
 )
 from stele.core.security.rotation import CA_DAYS, LEAF_DAYS, Step, Validity, next_step
-from stele.errors import Conflict, Corrupt, SteleError
+from stele.errors import Conflict, Corrupt
+from stele.master.attempts import error_of, errors_of
 from stele.master.authority import (
     CERTIFICATE,
     KEY,
     TRUSTED,
     Authority,
-    admin_name,
     admin_names,
     bundle_name,
     ca_name,
@@ -43,9 +43,13 @@ from stele.master.secret_volumes import tls_name
 from stele.model import TabletCluster, TabletMember
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.identity import identity_digest
+from stele.wire.pods import admin_secret_name
 
 RENEW_CA = "stele.dev/renew-ca"
 """Annotation of a TabletCluster: any new value changes the CA at once."""
+
+NAME_ERRORS = (NameTaken, NameLeaves)
+"""Errors of one Secret, for which the rest does not wait."""
 
 NAMES_SHOWN = 5
 """Members that a message lists."""
@@ -108,7 +112,11 @@ class Certificates:
         bundle = Content({TRUSTED: authority.bundle})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
-        taken = await self._admin(cluster, mark, authority, now) if with_admin else None
+        taken = None
+        if with_admin:
+            name = admin_secret_name(cluster.metadata.name)
+            leaf = self._leaf(name, admin_names(cluster), mark, authority, now)
+            taken = await error_of(leaf, NAME_ERRORS)
         self._look_at(cluster, members, authority, reported, now)
         if self._brought.problem is not None:
             raise self._brought.problem
@@ -123,16 +131,6 @@ class Certificates:
         if taken is not None:
             raise taken
 
-    async def _admin(
-        self, cluster: TabletCluster, mark: Mark, authority: Authority, now: float
-    ) -> SteleError | None:
-        """Make the certificate of administrators. Where its name is taken, the rest goes on: return why."""
-        try:
-            await self._leaf(admin_name(cluster.metadata.name), admin_names(cluster), mark, authority, now)
-        except (NameTaken, NameLeaves) as error:
-            return error
-        return None
-
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
         """Make the certificate of one member, so that its pod starts with it. Raises as `ensure` does."""
         await self._member(cluster, member, await self._authority(cluster, _mark(cluster), now), now)
@@ -141,14 +139,9 @@ class Certificates:
         self, cluster: TabletCluster, members: Sequence[TabletMember], authority: Authority, now: float
     ) -> None:
         """Make what is due for all of them, also when one cannot have its Secret."""
-        failed: SteleError | None = None
-        for member in members:
-            try:
-                await self._member(cluster, member, authority, now)
-            except (NameTaken, NameLeaves, Conflict) as error:
-                failed = error
-        if failed is not None:
-            raise failed
+        steps = (self._member(cluster, member, authority, now) for member in members)
+        if failed := await errors_of(steps, (*NAME_ERRORS, Conflict)):
+            raise failed[-1]
 
     def _look_at(
         self,
@@ -159,7 +152,7 @@ class Certificates:
         now: float,
     ) -> None:
         names, wanted = [member.metadata.name for member in members], cluster.spec.members
-        kept = {*map(tls_name, names), admin_name(cluster.metadata.name)}
+        kept = {*map(tls_name, names), admin_secret_name(cluster.metadata.name)}
         self._checked = {name: each for name, each in self._checked.items() if name in kept}
         checked = {name: self._checked.get(tls_name(name)) for name in names}
         right = {name: each for name, each in checked.items() if each and each.authority == authority}

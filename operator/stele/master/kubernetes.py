@@ -27,9 +27,10 @@ from stele.core.control.state import ClusterEvent, DesiredSpec, State
 from stele.core.kv.keyspaces import Catalog
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
-from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
+from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale
 from stele.master import keyspaces, manifests
 from stele.master import status as facts
+from stele.master.attempts import errors_of
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.desired import desired_spec_of
@@ -293,12 +294,7 @@ class KubernetesClusterObjects:
         """
         self._children.begin_round(self._now())
         await self.read_nodes()
-        failed: list[SteleError] = []
-        for step in self._shared_steps():
-            try:
-                await step
-            except STEP_ERRORS as error:
-                failed.append(error)
+        failed = await errors_of(self._shared_steps(), STEP_ERRORS)
         for other in failed[1:]:
             log.warning("shared objects: %s", other)
         if failed:

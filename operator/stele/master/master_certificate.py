@@ -10,7 +10,7 @@ from stele.adapters.tls.identity import read_dialling
 from stele.adapters.tls.peer import Certificate, Expected, peer_refusal
 from stele.core.security.identity import Holder, Role
 from stele.core.security.level import InternalTls
-from stele.core.security.rotation import DAY, GRACE_SECONDS, LEAF_DAYS, Validity
+from stele.core.security.rotation import DAY, LEAF_DAYS, Validity, grace_seconds
 from stele.core.table.ids import MemberIndex
 from stele.master import manifests
 from stele.master.authority import Authority, validity_of
@@ -103,6 +103,6 @@ class MemberDialling:
     def refusal(self, name: str, certificate: Certificate) -> str:
         """Take certificates of members that have ended for as long as members take each other's."""
         cluster = self._cluster()
-        grace = GRACE_SECONDS if cluster.spec.security.members.takes_expired else 0.0
+        grace = grace_seconds(takes_expired=cluster.spec.security.members.takes_expired)
         expected = Expected(cluster.volumes_uid, (Role.MEMBER,), name)
         return peer_refusal(certificate, expected, time.time(), grace)

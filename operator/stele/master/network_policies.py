@@ -3,7 +3,7 @@
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLUSTERS, NETWORK_POLICIES, Api
-from stele.errors import SteleError
+from stele.master.attempts import errors_of
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.network_rules import names_of, network_policies
@@ -62,14 +62,10 @@ class NetworkPolicies:
         if now - self._looked_seconds >= LOOK_SECONDS:
             self._looked_seconds = now
             self._children.look_again(NETWORK_POLICIES)
-        refusals = []
-        for body in network_policies(cluster, self._operator_namespace):
-            try:
-                await self._children.apply(NETWORK_POLICIES, body, cluster.metadata.uid)
-            except SteleError as error:
-                refusals.append(error)
-        if refusals:
-            raise refusals[0]
+        made = network_policies(cluster, self._operator_namespace)
+        uid = cluster.metadata.uid
+        if failed := await errors_of(self._children.apply(NETWORK_POLICIES, each, uid) for each in made):
+            raise failed[0]
 
     def _stored(self, cluster: TabletCluster) -> Object | None:
         stored = self._cache.get(CLUSTERS, *cluster.key)

@@ -7,7 +7,7 @@ has its level from the beginning, whether or not its members can let anybody in.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -20,6 +20,7 @@ from stele.core.control.member_tls import WantedTls
 from stele.core.control.state import DesiredSpec, State
 from stele.core.security.level import InternalTls
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
+from stele.master.attempts import error_of
 from stele.master.cache import Cache
 from stele.master.certificates import Certificates, listed
 from stele.master.kept_secrets import KeptSecrets
@@ -99,7 +100,7 @@ class ClusterSecurity:
         self._secrets.begin_round()
         users = certificates = None
         if wants_users:
-            users = await _error_of(self._users.ensure(cluster, stamp))
+            users = await error_of(self._users.ensure(cluster, stamp))
             reported = _reported(state, lambda report: report.users)
             self._users.note({name: reported.get(name, "") for name in (m.metadata.name for m in members)})
             self._blind = _reported(state, lambda report: report.users_problem)
@@ -108,7 +109,7 @@ class ClusterSecurity:
             made = self._certificates.ensure(
                 cluster, members, reported, stamp, with_admin=self._level is not InternalTls.OFF
             )
-            certificates = await _error_of(made)
+            certificates = await error_of(made)
         self._users_problem = users if isinstance(users, REPORTED) else None
         if not isinstance(certificates, Conflict):
             self._problem = certificates if isinstance(certificates, REPORTED) else None
@@ -126,10 +127,10 @@ class ClusterSecurity:
         self._secrets.begin_round()
         errors = []
         if self._users.wanted(cluster) and not isinstance(self._users_problem, Refused):
-            errors.append(await _error_of(self._users.ensure(cluster, now.timestamp())))
+            errors.append(await error_of(self._users.ensure(cluster, now.timestamp())))
         if self._asks_tls(cluster) and not isinstance(self._problem, Refused):
             made = self._certificates.ensure_member(cluster, member, now.timestamp())
-            errors.append(await _error_of(made))
+            errors.append(await error_of(made))
         for error in filter(None, errors):
             log.warning("%s starts without what it mounts: %s", member.metadata.name, error)
 
@@ -222,15 +223,6 @@ class ClusterSecurity:
             f"an admin of the namespace gives the right by: {make}kubectl -n {place} create rolebinding "
             f"stele-secrets --{role} --serviceaccount={account} ({refusal})"
         )
-
-
-async def _error_of(work: Awaitable[None]) -> SteleError | None:
-    """Return why work failed, so that it keeps no other from being done."""
-    try:
-        await work
-    except SteleError as error:
-        return error
-    return None
 
 
 def _is_new(cluster: TabletCluster) -> bool:

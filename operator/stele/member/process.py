@@ -16,7 +16,7 @@ from aiohttp import web
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
-from stele.adapters.tls.http_site import HttpSite
+from stele.adapters.tls.http_site import site_of
 from stele.core.formats import SPOKEN
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
@@ -205,8 +205,7 @@ class Process:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         for host in self._hosts:
-            site = web.TCPSite(runner, host, port) if tls is None else HttpSite(runner, tls, host, port)
-            await site.start()
+            await site_of(runner, host, port, tls).start()
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from stele.adapters.tls.dialled import Secured
 from stele.adapters.tls.identity import Contexts, TlsIdentity
-from stele.adapters.tls.peer import Certificate, Expected, holders, peer_refusal
+from stele.adapters.tls.peer import UNTRUSTED, Certificate, Expected, holders, peer_refusal
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
-from stele.core.security.rotation import GRACE_SECONDS
+from stele.core.security.rotation import GRACE_SECONDS, grace_seconds
 from stele.errors import BadInput, Corrupt, Unavailable
 from stele.wire.storage.volume import MEMBER_SECURITY, MemberSecurity, decode_file
 
@@ -57,7 +57,7 @@ class VolumeTls:
 
     @property
     def _grace_seconds(self) -> float:
-        return GRACE_SECONDS if self._in_force().grace_expired else 0.0
+        return grace_seconds(takes_expired=self._in_force().grace_expired)
 
     def dialling(self, member: str) -> Secured | None:
         """Return how to dial the transfer process of another member; None without TLS.
@@ -79,7 +79,7 @@ class VolumeTls:
         if (contexts := self.identity.contexts) is None:
             return "this member has no usable certificate"
         if not chain & contexts.trusted:
-            return "the CA of its certificate is no longer trusted"
+            return UNTRUSTED
         return peer_refusal(certificate, _member_of(contexts), time.time(), self._grace_seconds)
 
 

@@ -15,6 +15,12 @@ DRIVER_PORTS_MAX = 128
 """Length of the port ranges from DRIVER_PORT and DRIVER_BLOCK_PORT, where each driver takes the first
 free port: for 64 drivers, and as many that are ending."""
 
+
+def admin_secret_name(cluster: str) -> str:
+    """Return the name of the Secret with the certificate that administrators show."""
+    return f"{cluster}-admin-tls"
+
+
 SPARK_SECRET_FOLDER = "/etc/stele/spark"
 SPARK_SECRET_KEY = "secret"
 SPARK_SECRET_FILE = f"{SPARK_SECRET_FOLDER}/{SPARK_SECRET_KEY}"

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -37,15 +38,13 @@ from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput, Refused, Unavailable
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
+from stele.wire.pods import admin_secret_name
 
 Query = Mapping[str, str]
 
-TLS_REQUIRED = 426
-"""The status with which a member refuses a request without TLS."""
-
 NO_RIGHT = (
-    "you may not read Secret {secret}, which is the right to administer members of {cluster}: whoever may "
-    "grant rights in namespace {namespace} gives it by: kubectl -n {namespace} create role "
+    "you may not read Secret {secret}, which is the right to administer members of {cluster}: someone "
+    "who may grant rights in namespace {namespace} can give it to you: kubectl -n {namespace} create role "
     "{cluster}-data-admin --verb=get --resource=secrets --resource-name={secret}; kubectl -n {namespace} "
     "create role {cluster}-port-forward --verb=get,create --resource=pods/portforward; and a "
     "rolebinding of each for you"
@@ -86,7 +85,7 @@ class AdminPort:
             async with self._request(admin, (method, member, path), query, timeout) as answer:
                 return answer.status, await answer.text(errors="replace")
         status, text = await self._api.to_pod(method, self._namespace, _pod(member), path, query)
-        if status == TLS_REQUIRED:
+        if status == HTTPStatus.UPGRADE_REQUIRED:
             raise Refused(f"{member} takes only TLS: {admin or text.strip()}", "FORBIDDEN")
         return status, text
 
@@ -151,7 +150,7 @@ class AdminPort:
         level, name = cluster.status.security.members or InternalTls.OFF, cluster.metadata.name
         if not level.dials_tls:
             return ""
-        secret = f"{name}-admin-tls"
+        secret = admin_secret_name(name)
         try:
             stored = await self._api.get(SECRETS, self._namespace, secret)
             parts = [base64.b64decode(stored["data"][key]) for key in ("tls.crt", "tls.key", "ca.crt")]

@@ -241,9 +241,7 @@ class Api:
         """
         assert self._session is not None, "use the client inside `async with`"
         url = f"{self._login.server.rstrip('/')}{PODS.path(*place)}/proxy{path}"
-        given = dict(headers)
-        if token := self._login.token():
-            given["Authorization"] = f"Bearer {token}"
+        given = {**headers, **self._authorization()}
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         try:
@@ -263,13 +261,12 @@ class Api:
         """Yield a connection to a port of a pod, see `port_forward`. Raises as a GET does."""
         assert self._session is not None, "use the client inside `async with`"
         path = PODS.path(namespace, pod, "portforward")
-        headers = {"Authorization": f"Bearer {token}"} if (token := self._login.token()) else {}
         try:
             socket = await self._session.ws_connect(
                 self._login.server.rstrip("/") + path,
                 params={"ports": str(port)},
                 protocols=(FORWARD_PROTOCOL,),
-                headers=headers,
+                headers=self._authorization(),
                 max_msg_size=FORWARD_BYTES_MAX,
             )
         except aiohttp.WSServerHandshakeError as error:
@@ -278,6 +275,10 @@ class Api:
             raise _unanswered("GET", path, error) from error
         async with socket:
             yield socket
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._login.token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _send(
         self,
@@ -307,9 +308,7 @@ class Api:
         content: str = "application/json",
     ) -> tuple[int, str]:
         assert self._session is not None, "use the client inside `async with`"
-        headers = {"Accept": "application/json", "Content-Type": content}
-        if token := self._login.token():
-            headers["Authorization"] = f"Bearer {token}"
+        headers = {"Accept": "application/json", "Content-Type": content, **self._authorization()}
         data = None if body is None else json.dumps(body).encode()
         url = self._login.server.rstrip("/") + path
         asked = _verb_and_kind(method, path)

@@ -10,7 +10,7 @@ import aiohttp
 
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object
 from stele.errors import BadInput, Refused, SteleError, Unavailable
-from stele.wire.pods import container_security, pod_security
+from stele.wire.pods import admin_secret_name, container_security, pod_security
 
 PORT = 7003
 WORK = "/work"
@@ -76,7 +76,7 @@ def _pod(cluster: str, memory: str, defaults: Mapping[str, str]) -> Object:
 
 def _tls_volume(cluster: str) -> Object:
     """Return the Secret with the certificate of admins, which is there once members use TLS."""
-    secret = {"secretName": f"{cluster}-admin-tls", "optional": True, "defaultMode": 0o440}
+    secret = {"secretName": admin_secret_name(cluster), "optional": True, "defaultMode": 0o440}
     return {"name": "tls", "secret": secret}
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from kubernetes.aio import config
@@ -277,7 +278,7 @@ def _answered(member: str, status: int, found: dict[str, Any], text: str) -> Ste
         return NotFound(message)
     if status == 400:
         return BadInput(message)
-    if status in (403, 426):
+    if status in (HTTPStatus.FORBIDDEN, HTTPStatus.UPGRADE_REQUIRED):
         return Refused(message, "FORBIDDEN")
     if status == 409:
         return Refused(message, code or None) if code else Conflict(message)

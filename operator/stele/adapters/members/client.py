@@ -1,6 +1,7 @@
 """Exchanges with the members of one cluster over HTTP, with TLS or without. The caller sets the deadline."""
 
 import ssl
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import aiohttp
@@ -21,9 +22,6 @@ CONNECT_SECONDS = 1.0
 
 HANDSHAKE_SECONDS = 3.0
 """The same with TLS, in which the process at the other side has its turns."""
-
-TLS_REQUIRED, FORBIDDEN = 426, 403
-"""The statuses with which a member refuses a request without TLS, and one with another certificate."""
 
 REFUSAL_BYTES_MAX = 1000
 """Of what it says about that."""
@@ -60,7 +58,7 @@ class Dialling(Protocol):
         ...
 
     def refusal(self, name: str, certificate: Certificate) -> str:
-        """Return why whoever shows this certificate is not the member of that name, or nothing."""
+        """Return why who shows this certificate is not the member of that name, or nothing."""
         ...
 
 
@@ -94,11 +92,11 @@ class MemberClient:
         dialling, index = self._dialling, request.self_index
         with_tls = dialling is not None and (dialling.requires_tls or dialling.demands_tls(index))
         status, body = await self._post(address, request, deadline_seconds, with_tls=with_tls)
-        if status == TLS_REQUIRED and dialling is not None and not with_tls:
+        if status == HTTPStatus.UPGRADE_REQUIRED and dialling is not None and not with_tls:
             dialling.note_demand(index, demands_tls=True)
             status, body = await self._post(address, request, deadline_seconds, with_tls=True)
         place = host_port(address, self._port)
-        if status in (TLS_REQUIRED, FORBIDDEN):
+        if status in (HTTPStatus.UPGRADE_REQUIRED, HTTPStatus.FORBIDDEN):
             text = " ".join(body[:REFUSAL_BYTES_MAX].decode(errors="replace").split())
             raise Unavailable(f"{place} refused: {text}")
         try:

@@ -64,6 +64,11 @@ class HttpSite(web.BaseSite):
         self._acceptor.close()
 
 
+def site_of(runner: web.BaseRunner, host: str, port: int, acceptor: TlsAcceptor | None) -> web.BaseSite:
+    """Return a site for what the acceptor takes; for plain connections alone without one."""
+    return web.TCPSite(runner, host, port) if acceptor is None else HttpSite(runner, acceptor, host, port)
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The other side of a request that came with TLS: its certificate, and those by which it was verified."""

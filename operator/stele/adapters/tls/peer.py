@@ -15,6 +15,9 @@ Certificate = Mapping[str, Any]
 """As `ssl.SSLObject.getpeercert` has it."""
 
 
+UNTRUSTED = "the CA of its certificate is no longer trusted"
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Who may be on the other side: a part of this cluster with one of the roles and, unless it is empty,

@@ -13,8 +13,14 @@ CA_DAYS, LEAF_DAYS = 5 * 365, 30
 GRACE_SECONDS = 7 * DAY
 """How long after its end a certificate is still taken from parts of the cluster, where that is allowed: an
 operator that is away is no reason to stop writes."""
+
 CLIENT_OVERLAP = 30 * DAY
 """How long clients have to take over the next CA before members show it, unless a user is in a hurry."""
+
+
+def grace_seconds(*, takes_expired: bool) -> float:
+    """Return how long after its end a certificate is taken, where that is allowed or not."""
+    return GRACE_SECONDS if takes_expired else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import NamedTuple
 
 from aiohttp import web
@@ -22,7 +23,7 @@ log = logging.getLogger("stele.audit")
 log.setLevel(logging.INFO)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
-REFUSED = frozenset({403, 426})
+REFUSED = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UPGRADE_REQUIRED})
 ANONYMOUS = "anonymous"
 
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Collection
 from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
 from stele.adapters.tls.identity import Contexts, TlsIdentity
-from stele.adapters.tls.peer import Certificate, Expected, has_ended, peer_refusal
+from stele.adapters.tls.peer import UNTRUSTED, Certificate, Expected, has_ended, peer_refusal
 from stele.core.control.member_settings import ClientTls, MemberSettings
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
-from stele.core.security.rotation import GRACE_SECONDS
+from stele.core.security.rotation import GRACE_SECONDS, grace_seconds
 from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.storage.disk_full import is_saved
@@ -29,7 +29,6 @@ LOGGED_SECONDS = 10.0
 """Connections that are refused, or are taken for the grace alone, are logged once per this interval."""
 
 REQUIRED = "members take only TLS connections here"
-UNTRUSTED = "the CA of its certificate is no longer trusted"
 LIMITS = TlsLimits(
     waiting_max=limits.PEER_WAITING_MAX,
     handshakes_max=limits.PEER_HANDSHAKES_MAX,
@@ -171,14 +170,14 @@ class MemberTls:
         if not self._trusts(chain):
             return UNTRUSTED
         expected = Expected(self._cluster, (Role.MEMBER,), name)
-        grace = GRACE_SECONDS if self._in_force.grace_expired else 0.0
+        grace = grace_seconds(takes_expired=self._in_force.grace_expired)
         refused = peer_refusal(certificate, expected, self._wall(), grace)
         if not refused and has_ended(certificate, self._wall()):
             self._shout(name, str(certificate["notAfter"]))
         return refused
 
     def caller_refusal(self, certificate: Certificate, chain: frozenset[bytes], role: Role) -> str:
-        """Return why whoever sends a request with this certificate is not taken, or nothing.
+        """Return why who sends a request with this certificate is not taken, or nothing.
 
         Master and people have no grace: they can have a new certificate at once.
         """

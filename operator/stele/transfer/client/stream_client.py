@@ -3,6 +3,7 @@
 import http.client
 import ssl
 from collections.abc import Callable
+from http import HTTPStatus
 
 from stele.adapters.tls.dialled import Secured, connect
 from stele.core.control.commands import CopyItem
@@ -10,7 +11,7 @@ from stele.errors import BadInput, Stale, SteleError, Unavailable
 from stele.wire.urls import host_and_port
 
 SILENCE_SECONDS_MAX = 30.0
-_FOR_NOW = (403, 426, 429)
+_FOR_NOW = (HTTPStatus.FORBIDDEN, HTTPStatus.UPGRADE_REQUIRED, HTTPStatus.TOO_MANY_REQUESTS)
 """What a source answers until the level of TLS or the certificate that the other side knows is the newest."""
 
 
