@@ -30,6 +30,11 @@ WAIT_SECONDS = 240.0
 POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 3_000
 FINAL_PHASES = ("Done", "Failed", "Superseded")
+WITHOUT_SECURITY = {
+    "clients": {"tls": "Off", "auth": "Off"},
+    "members": {"tls": "Off"},
+    "networkPolicy": {"enabled": False},
+}
 
 
 def spec_of(members: int, partitions: int, parallel: int) -> dict[str, Any]:
@@ -110,7 +115,8 @@ class Rig:
         return machine.cpu_seconds(pid), int(peak[1]) * 1024
 
     async def apply(self, spec: dict[str, Any]) -> None:
-        """Create the cluster, or change its spec."""
+        """Create the cluster, or change its spec; it has no TLS and AUTH, like its peers."""
+        spec = {**spec, "security": WITHOUT_SECURITY}
         found = await self.api.find(CLUSTERS, NAMESPACE, "bench")
         if found is None:
             body = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster"}

@@ -30,6 +30,7 @@ from stele.wire.identity import identity_digest
 from tests.fakes.fused_api import FusedApi, Killed
 from tests.fakes.objects import body
 from tests.fakes.pki import edited
+from tests.fakes.spec import opened
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings("member:1", "spark:1", ("shop",), "stele", "test")
@@ -74,7 +75,13 @@ class Scene:
         self.reads: dict[str, tuple[bytes, bytes]] = {}
 
     async def begin(self, **spec: Any) -> None:
-        stored = await self.api.create(CLUSTERS, self.namespace, body(CLUSTERS, "demo", SPEC | spec))
+        await self.create(opened(SPEC | spec))
+
+    async def create(self, spec: dict[str, Any], status: dict[str, Any] | None = None) -> None:
+        stored = await self.api.create(CLUSTERS, self.namespace, body(CLUSTERS, "demo", spec))
+        if status is not None:
+            await self.api.patch_status(CLUSTERS, self.namespace, "demo", status)
+            stored = await self.api.get(CLUSTERS, self.namespace, "demo")
         self.cache.put(CLUSTERS, stored)
         self.restart()
 
@@ -178,7 +185,7 @@ class Scene:
     async def change(self, *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
         stored = await self.api.get(CLUSTERS, self.namespace, "demo")
         meta = {**stored["metadata"], "annotations": annotations or {}}
-        changed = {**stored, "metadata": meta, "spec": {**stored["spec"], **spec}}
+        changed = {**stored, "metadata": meta, "spec": opened({**stored["spec"], **spec})}
         self.cache.put(CLUSTERS, await self.api.replace(CLUSTERS, self.namespace, changed))
 
     async def condition(self, type_: str) -> tuple[str, str, str]:
@@ -213,6 +220,34 @@ async def test_a_cluster_that_asks_for_nothing_has_no_secrets(scene: Scene) -> N
     assert (await scene.condition("Secured"))[:2] == ("False", "NotAsked")
 
 
+async def test_a_cluster_that_says_nothing_is_closed_from_its_first_round_on(scene: Scene) -> None:
+    await scene.create(SPEC)
+    assert scene.told == "Required"
+    desired = scene.world.desired()
+    assert (desired.auth, desired.member_tls) == ("Required", WantedTls(InternalTls.REQUIRED))
+    await scene.round(2)
+    assert (await scene.security())["defaults"] == "Closed"
+    await scene.load()
+    scene.restart()
+    await scene.round(2)
+    assert scene.told == "Required"
+    await scene.change(security={"clients": {}})
+    assert scene.told == "Required", "what is left out opens nothing"
+
+
+async def test_one_that_is_in_use_and_says_nothing_stays_as_it_was(scene: Scene) -> None:
+    await scene.create(SPEC, {"versionSum": 7})
+    await scene.round(2)
+    assert scene.api.writes == 0
+    for _ in range(2):
+        scene.restart()
+        assert (scene.told, scene.world.desired().auth) == ("Off", "Off")
+        assert scene.world.desired().member_tls == WantedTls(InternalTls.OFF)
+        await scene.round(2)
+    assert (await scene.security())["defaults"] == "Open"
+    assert (await scene.condition("Secured"))[:2] == ("False", "NotAsked")
+
+
 async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Scene) -> None:
     await scene.begin_open(**TLS)
     await scene.round(2)
@@ -230,6 +265,7 @@ async def test_the_level_rises_once_every_member_uses_its_certificate(scene: Sce
     in_force = await scene.security()
     assert in_force.pop("daysLeft") in (29, 30)
     assert in_force == {
+        "defaults": "Closed",
         "tls": "Required",
         "clientCertificates": "Ignore",
         "auth": "Off",

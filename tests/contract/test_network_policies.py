@@ -20,6 +20,7 @@ from stele.master.settings import Settings
 from stele.model import TabletCluster
 from tests.fakes.fused_api import FusedApi, Killed
 from tests.fakes.objects import body
+from tests.fakes.spec import opened
 from tests.model.test_network_policy import PEERS
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -63,7 +64,7 @@ class Scene:
         self.cache = Cache(lambda _kind, _stored: None)
 
     async def begin(self, **security: Any) -> None:
-        made = body(CLUSTERS, "demo", SPEC | {"security": security})
+        made = body(CLUSTERS, "demo", opened(SPEC | {"security": security}))
         self.cache.put(CLUSTERS, await self.api.create(CLUSTERS, self.namespace, made))
         self.restart()
 
@@ -93,7 +94,7 @@ class Scene:
     async def change(self, **security: Any) -> None:
         """As a user does; the operator hears of it."""
         stored = await self.api.get(CLUSTERS, self.namespace, "demo")
-        changed = {**stored, "spec": {**stored["spec"], "security": security}}
+        changed = {**stored, "spec": opened({**stored["spec"], "security": security})}
         self.cache.put(CLUSTERS, await self.api.replace(CLUSTERS, self.namespace, changed))
 
     async def policies(self) -> dict[str, dict[str, Any]]:

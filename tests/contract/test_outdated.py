@@ -19,6 +19,7 @@ from stele.master.revision import REVISION
 from stele.master.settings import Settings
 from stele.model import TabletCluster
 from tests.fakes.objects import body
+from tests.fakes.spec import OPEN
 
 STORAGE_CLASSES = Kind("storage.k8s.io/v1", "storageclasses", "StorageClass")
 NOON = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -29,6 +30,7 @@ SPEC = {
     "partitions": 2,
     "storage": {"size": "1Gi"},
     "migration": {"engine": "Direct"},
+    "security": OPEN,
 }
 
 

@@ -103,6 +103,6 @@ def test_blocks_that_kubernetes_refuses_are_a_condition(block: dict[str, Any], t
     (problem,) = problems(found)
     assert problem == Problem(Reason.INVALID_RESOURCE, problem.message)
     assert problem.message.startswith(f"{AT}.admins[1]{text}")
-    unasked = read(admins=[PEERS[0], {"ipBlock": block}])
+    unasked = read(enabled=False, admins=[PEERS[0], {"ipBlock": block}])
     assert isinstance(unasked, TabletCluster)
     assert problems(unasked) == []

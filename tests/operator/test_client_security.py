@@ -1,4 +1,4 @@
-"""A closed cluster from its spec alone: real members, whose Secrets a kubelet mounts and replaces."""
+"""A cluster that is closed from its beginning: real members, whose Secrets a kubelet mounts and replaces."""
 
 import asyncio
 import base64
@@ -18,18 +18,19 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, NODES, SECRETS, USERS, Api
+from stele.adapters.kubernetes.api import CLUSTERS, NETWORK_POLICIES, NODES, SECRETS, USERS, Api
 from stele.master.certificates import RENEW_CA
+from stele.master.network_rules import names_of
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.fakes.objects import body
 from tests.fakes.pki import shared_ca
 from tests.fakes.pod_proxy import forward_port
+from tests.fakes.spec import OPEN
 from tests.operator.real_kubelet import NODE, RealKubelet
 from tests.operator.test_operator import Operator, Stage, with_processes
 
 pytestmark = pytest.mark.control_plane
 
-CLOSED = {"clients": {"tls": "Required", "auth": "Required"}, "members": {"tls": "Required"}}
 MOUNT_SECONDS = 0.5
 
 
@@ -150,11 +151,11 @@ def purge(control_plane: ControlPlane, namespace: str, run: Run) -> Callable[[],
     return lambda: run("quarantine", "purge", "demo-0", "0/7", "--yes", *where)
 
 
-async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
+async def test_a_cluster_is_closed_by_itself_and_its_ca_changes_under_load(
     api: Api, namespace: str, operator: Operator, tmp_path: Path, purge: Callable[[], Ran]
 ) -> None:
     kubelet = MountingKubelet(api, namespace, tmp_path)
-    async with with_processes(api, namespace, operator, kubelet, 2, security=CLOSED) as stage:
+    async with with_processes(api, namespace, operator, kubelet, 2, security={}) as stage:
         await stage.until("a closed cluster", lambda: is_closed(stage))
         ca, host = tmp_path / "ca.pem", next(iter(kubelet.addresses.values()))
         ca.write_bytes(before := (await secret(stage, "demo-ca-cert"))["ca.crt"])
@@ -189,7 +190,10 @@ async def test_a_cluster_is_closed_by_its_spec_and_its_ca_changes_under_load(
             async with client_of(each, ca, password) as client:
                 assert int(await client.get("counted")) > 50
         assert await is_closed(stage)
-        assert (await stage.cluster())["status"]["security"]["members"] == "Required"
+        security = (await stage.cluster())["status"]["security"]
+        assert (security["defaults"], security["members"]) == ("Closed", "Required")
+        listed = await api.list(NETWORK_POLICIES, namespace)
+        assert {each["metadata"]["name"] for each in listed} == set(names_of("demo"))
         async with kubelet.forwarding():
             ran = await asyncio.to_thread(purge)
             assert (ran.code, "already gone" in ran.out) == (0, True), ran.err
@@ -208,7 +212,7 @@ async def test_a_declared_user_is_let_in_and_cut_off_when_it_is_deleted(
     api: Api, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     kubelet = MountingKubelet(api, namespace, tmp_path)
-    needs_passwords = {"clients": {"auth": "Required"}}
+    needs_passwords = OPEN | {"clients": {"tls": "Off", "auth": "Required"}}
     async with with_processes(api, namespace, operator, kubelet, 2, security=needs_passwords) as stage:
         await api.create(USERS, namespace, body(USERS, "shop", SHOP))
 

@@ -17,6 +17,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, MEMBERS
 from stele.errors import Conflict
 from stele.wire.configmap import Shard, decode_shard
 from tests.fakes.objects import body
+from tests.fakes.spec import OPEN
 from tests.operator.kubelet import Kubelet
 from tests.operator.pods import PodWatch
 from tests.operator.real_kubelet import RealKubelet
@@ -78,6 +79,7 @@ def cluster(name: str, members: int, **spec: Any) -> dict[str, Any]:
         "storage": {"size": "1Gi"},
         "migration": {"engine": "Direct"},
         "failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1.5, "rejoinGracePeriodSeconds": 5},
+        "security": OPEN,
     }
     return body(CLUSTERS, name, wanted | spec)
 

@@ -16,6 +16,7 @@ from stele.member.events.moves import EntryMoves
 from stele.member.replication.keyspaces import Keyspaces
 from stele.member.settings import Fsync
 from stele.model import API_VERSION
+from tests.fakes.spec import OPEN
 from tests.simulation.kinds import CHANGE_DETECTION
 
 CLUSTER = "demo"
@@ -138,6 +139,7 @@ class Profile:
                 "leaseSeconds": self.lease_seconds,
                 "rejoinGracePeriodSeconds": self.grace_seconds,
             },
+            "security": OPEN,
         }
         if self.replace_after_seconds:
             spec["failureDetection"] |= {"replaceAfterSeconds": self.replace_after_seconds}

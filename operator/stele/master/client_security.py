@@ -50,10 +50,10 @@ def _kept(cluster: TabletCluster, level: InternalTls) -> str:
         f"; spec.security.clients.{each.field} stays {each.level} until the annotation {each.annotation} is"
         f" {each.asked}, too"
         for each in clients_of(
-            cluster.spec.security.clients, cluster.status.security, cluster.metadata.annotations
+            cluster.security.clients, cluster.status.security, cluster.metadata.annotations
         )[1]
     ]
-    if not (cluster.spec.security.members.asks_tls or level is InternalTls.OFF or falls):
+    if not (cluster.security.members.asks_tls or level is InternalTls.OFF or falls):
         kept.append(f"; TLS among members stays {level} until the annotation {LOWER_MEMBER_TLS} is Off, too")
     return "".join(kept)
 

@@ -160,7 +160,7 @@ def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJo
     """
     spark, members, tls = cluster.spec.spark, state.table.members, None
     if state.tls.level.dials_tls:
-        tls = SourceTls(cluster.volumes_uid, "", cluster.spec.security.members.takes_expired)
+        tls = SourceTls(cluster.volumes_uid, "", cluster.security.members.takes_expired)
     source, destination = members[session.source], members[session.destination]
     return CopyJob(
         session=session.id,

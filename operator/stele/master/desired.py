@@ -52,12 +52,12 @@ def desired_spec_of(cluster: TabletCluster) -> DesiredSpec:
         client_certificates=clients.asked_certificates,
         auth=clients.asked_auth,
         member_tls=_member_tls_of(cluster),
-        grace_expired=spec.security.members.takes_expired,
+        grace_expired=cluster.security.members.takes_expired,
     )
 
 
 def _member_tls_of(cluster: TabletCluster) -> WantedTls:
-    asks = cluster.spec.security.members.asks_tls
+    asks = cluster.security.members.asks_tls
     may_fall = cluster.metadata.annotations.get(LOWER_MEMBER_TLS) == InternalTls.OFF
     return WantedTls(InternalTls.REQUIRED if asks else InternalTls.OFF, may_fall)
 

@@ -103,6 +103,6 @@ class MemberDialling:
     def refusal(self, name: str, certificate: Certificate) -> str:
         """Take certificates of members that have ended for as long as members take each other's."""
         cluster = self._cluster()
-        grace = grace_seconds(takes_expired=cluster.spec.security.members.takes_expired)
+        grace = grace_seconds(takes_expired=cluster.security.members.takes_expired)
         expected = Expected(cluster.volumes_uid, (Role.MEMBER,), name)
         return peer_refusal(certificate, expected, time.time(), grace)

@@ -32,7 +32,7 @@ class NetworkPolicies:
 
     async def ensure(self, cluster: TabletCluster, now: float) -> None:
         """Take one round. Raises what the API server raises, after all policies were tried."""
-        if cluster.spec.security.network_policy.enabled:
+        if cluster.security.network_policy.enabled:
             self._deleted = False
             if await self._note(cluster):
                 await self._make(cluster, now)

@@ -58,7 +58,7 @@ def names_of(cluster: str) -> tuple[str, ...]:
 
 def network_policies(cluster: TabletCluster, operator_namespace: str) -> tuple[Object, ...]:
     """Build the policies of a cluster; they open what `operator_namespace` has of the operator, too."""
-    name, asked = cluster.metadata.name, cluster.spec.security.network_policy
+    name, asked = cluster.metadata.name, cluster.security.network_policy
     clients, metrics, admins = _peers(asked.clients), _peers(asked.metrics), _peers(asked.admins) or ()
     operator = _pods(OPERATOR) | _namespaces({"kubernetes.io/metadata.name": operator_namespace})
     members = _pods(selector(name))

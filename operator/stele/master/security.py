@@ -70,13 +70,13 @@ class ClusterSecurity:
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
         clients, before = cluster.clients, cluster.status.security
-        if _is_new(cluster):
+        if cluster.is_new:
             self._begun_closed = self._asks_tls(cluster) or _asks_auth(cluster)
             return desired
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
             desired = replace(desired, client_tls=None, client_certificates=None)
-        if cluster.spec.security.members.asks_tls and not self._uses_tls:
+        if cluster.security.members.asks_tls and not self._uses_tls:
             desired = replace(desired, member_tls=WantedTls(None))
         if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or not self._users.waits):
             desired = replace(desired, auth=None)
@@ -137,12 +137,13 @@ class ClusterSecurity:
     def _asks_tls(self, cluster: TabletCluster) -> bool:
         """Return whether members need certificates: for what is asked, or what is in force still."""
         in_force = self._level is not InternalTls.OFF or self.master.is_wanted
-        return cluster.spec.security.asks_tls or in_force
+        return cluster.security.asks_tls or in_force
 
     def facts(self, cluster: TabletCluster, desired: DesiredSpec, state: State) -> SecurityFacts:
         """Return what the status shows; `desired` is what members were told."""
         before, asks_tls = cluster.status.security, self._asks_tls(cluster)
         status = SecurityStatus(
+            defaults=cluster.security_defaults,
             tls=desired.client_tls or before.tls,
             client_certificates=desired.client_certificates or before.client_certificates,
             auth=desired.auth or before.auth,
@@ -156,7 +157,7 @@ class ClusterSecurity:
             waits.append(f"TLS for clients waits: {self._certificates.waits}")
         if desired.auth is None or (self._begun_closed and _asks_auth(cluster) and self._users.waits):
             waits.append(f"authentication waits until {self._users.waits}")
-        if cluster.spec.security.members.asks_tls and state.tls.level is not InternalTls.REQUIRED:
+        if cluster.security.members.asks_tls and state.tls.level is not InternalTls.REQUIRED:
             held = self._certificates.waits if desired.member_tls.level is None else _behind(state)
             waits.append(f"TLS among members is {state.tls.level} and waits: {held}")
         changes = self._certificates.changes_ca
@@ -223,12 +224,6 @@ class ClusterSecurity:
             f"an admin of the namespace gives the right by: {make}kubectl -n {place} create rolebinding "
             f"stele-secrets --{role} --serviceaccount={account} ({refusal})"
         )
-
-
-def _is_new(cluster: TabletCluster) -> bool:
-    """Return whether nobody can have used it: nothing is stored, and members have been told nothing."""
-    before = cluster.status.security
-    return cluster.status.version_sum == 0 and before.tls is None and before.auth is None
 
 
 def _behind(state: State) -> str:

@@ -12,7 +12,7 @@ from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
 from stele.core.kv.announce import HOST_CHARACTERS_MAX, POD_ADDRESSES, Announce
 from stele.core.kv.keyspaces import Undeclared
-from stele.model.cluster_status import TabletClusterStatus
+from stele.model.cluster_status import SecurityDefaults, TabletClusterStatus
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Amount,
@@ -488,9 +488,26 @@ class TabletCluster(Resource):
     status: TabletClusterStatus = Field(default_factory=TabletClusterStatus)
 
     @property
+    def is_new(self) -> bool:
+        """Return whether nobody can have used it: nothing is stored, and members have been told nothing."""
+        before = self.status.security
+        return self.status.version_sum == 0 and before.tls is None and before.auth is None
+
+    @property
+    def security_defaults(self) -> SecurityDefaults:
+        """Return what counts where the spec says nothing: closed, unless the cluster is in use already."""
+        begun = SecurityDefaults.CLOSED if self.is_new else SecurityDefaults.OPEN
+        return self.status.security.defaults or begun
+
+    @property
+    def security(self) -> Security:
+        """Return spec.security with what it omits."""
+        return self.spec.security.filled(self.security_defaults)
+
+    @property
     def clients(self) -> ClientSecurity:
         """Return what clients must bring: the spec, but for what does not fall without an annotation."""
-        return clients_of(self.spec.security.clients, self.status.security, self.metadata.annotations)[0]
+        return clients_of(self.security.clients, self.status.security, self.metadata.annotations)[0]
 
     @property
     def volumes_uid(self) -> str:

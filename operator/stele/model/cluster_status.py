@@ -75,9 +75,23 @@ class CopySpace(Model):
     """Log that copies need now, at the member where that is most."""
 
 
+class SecurityDefaults(StrEnum):
+    """What counts where spec.security says nothing.
+
+    Closed: TLS and passwords for clients, TLS among members, NetworkPolicies. Open: none of them, as in
+    clusters that were made before there was a choice.
+    """
+
+    CLOSED = "Closed"
+    OPEN = "Open"
+
+
 class SecurityStatus(Model):
     """What is in force towards clients, and among members."""
 
+    defaults: SecurityDefaults | None = None
+    """What counts where spec.security says nothing: Closed in a cluster that this operator began, Open in
+    one that is older."""
     tls: ClientTls | None = None
     """TLS on the ports of clients."""
     client_certificates: ClientCertificates | None = None

@@ -133,10 +133,10 @@ Peers = Annotated[tuple[Peer, ...], Field(min_length=1, max_length=PEERS_MAX)]
 
 
 class NetworkPolicy(Model):
-    """Who may reach the pods of this cluster. Stored clusters have none of the fields: everyone may."""
+    """Who may reach the pods of this cluster."""
 
     enabled: bool | None = None
-    """Whether the operator makes NetworkPolicies of it; it makes none when omitted."""
+    """Whether the operator makes NetworkPolicies of it; when omitted, true in a cluster that began closed."""
     clients: Peers | None = None
     """Who may connect to ports 6379 to 6381; everyone when omitted."""
     metrics: Peers | None = None

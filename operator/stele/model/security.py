@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
-from stele.model.cluster_status import SecurityStatus
+from stele.model.cluster_status import SecurityDefaults, SecurityStatus
 from stele.model.common import Model, cel
 from stele.model.network_policy import NetworkPolicy
 
+M = TypeVar("M", bound=Model)
+
 
 class ClientSecurity(Model):
-    """What Redis clients must bring. Stored clusters have none of the fields: they stay as they are."""
+    """What Redis clients must bring. What is omitted is as `status.security.defaults` says."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -28,11 +30,12 @@ class ClientSecurity(Model):
     )
 
     tls: ClientTls | None = None
-    """TLS on the ports of clients; Off when omitted."""
+    """TLS on the ports of clients; when omitted, Required in a cluster that began closed, Off otherwise."""
     client_certificates: ClientCertificates | None = None
     """Certificates of clients; Ignore when omitted."""
     auth: ClientAuth | None = None
-    """Whether clients must authenticate; Off when omitted."""
+    """Whether clients must authenticate; when omitted, Required in a cluster that began closed, Off
+    otherwise."""
 
     @property
     def asked_tls(self) -> ClientTls:
@@ -58,10 +61,11 @@ class TlsAmongMembers(StrEnum):
 
 
 class MembersSecurity(Model):
-    """What members demand of each other. Stored clusters have none of the fields: they stay as they are."""
+    """What members demand of each other. What is omitted is as `status.security.defaults` says."""
 
     tls: TlsAmongMembers | None = None
-    """TLS between members; Off when omitted. It falls only with the annotation stele.dev/lower-member-tls."""
+    """TLS between members; when omitted, Required in a cluster that began closed, Off otherwise. It falls
+    only with the annotation stele.dev/lower-member-tls."""
     grace_expired: bool | None = None
     """Whether members take each other's certificates for 7 days after their end; true when omitted."""
 
@@ -134,7 +138,29 @@ class Security(Model):
     ca: CertificateAuthority = Field(default_factory=CertificateAuthority)
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy)
 
+    def filled(self, defaults: SecurityDefaults) -> "Security":
+        """Return the same with what is omitted, but for what is omitted in either case."""
+        closed = defaults is SecurityDefaults.CLOSED
+        clients = {
+            "tls": ClientTls.REQUIRED if closed else ClientTls.OFF,
+            "auth": ClientAuth.REQUIRED if closed else ClientAuth.OFF,
+        }
+        members = {"tls": TlsAmongMembers.REQUIRED if closed else TlsAmongMembers.OFF}
+        return self.model_copy(
+            update={
+                "clients": _filled(self.clients, clients),
+                "members": _filled(self.members, members),
+                "network_policy": _filled(self.network_policy, {"enabled": closed}),
+            }
+        )
+
     @property
     def asks_tls(self) -> bool:
         """Whether members need certificates."""
         return self.members.asks_tls or self.clients.asked_tls is not ClientTls.OFF
+
+
+def _filled(given: M, defaults: Mapping[str, object]) -> M:
+    """Return the model with these fields where it has none."""
+    missing = {name: value for name, value in defaults.items() if getattr(given, name) is None}
+    return given.model_copy(update=missing) if missing else given

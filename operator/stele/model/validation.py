@@ -70,6 +70,6 @@ def _volume_too_small(cluster: TabletCluster) -> list[Problem]:
 
 def _unusable_blocks(cluster: TabletCluster) -> list[Problem]:
     """Report blocks of addresses of which Kubernetes makes no NetworkPolicy."""
-    policy = cluster.spec.security.network_policy
+    policy = cluster.security.network_policy
     found = policy.problems() if policy.enabled else ()
     return [Problem(Reason.INVALID_RESOURCE, text) for text in found]

@@ -8,7 +8,7 @@ from stele.master.desired import desired_spec_of
 from stele.member.live_settings import LiveSettings
 from stele.member.settings import read_settings
 from stele.model import TabletCluster
-from tests.fakes.spec import MINIMAL
+from tests.fakes.spec import MINIMAL, OPEN
 
 
 class OldSettings(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class OldSettings(msgspec.Struct, frozen=True):
 
 
 def told(**clients: str) -> MemberSettings:
-    spec = MINIMAL["spec"] | ({"security": {"clients": clients}} if clients else {})
+    spec = MINIMAL["spec"] | {"security": OPEN | {"clients": OPEN["clients"] | clients}}
     return desired_spec_of(TabletCluster.model_validate(MINIMAL | {"spec": spec})).member_settings
 
 
