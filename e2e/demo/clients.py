@@ -29,7 +29,8 @@ def config_of(
     """Clients of this endpoint that keep their history in the folder, and check records with these hashes."""
     records = folder / "records.msgpack"
     records.write_bytes(msgspec.msgpack.encode(hashes or {}))
-    return Config(endpoint.host, endpoint.port, run, str(folder / "history"), str(records), **more)
+    where = endpoint.host, endpoint.port
+    return Config(*where, run, str(folder / "history"), str(records), endpoint.login, **more)
 
 
 def ledger_of(folder: Path) -> Ledger:
@@ -60,6 +61,7 @@ class Clients:
 
     async def _start(self) -> None:
         path = self._folder / "clients.json"
+        path.touch(mode=0o600)
         path.write_bytes(msgspec.json.encode(self._config))
         with self._log().open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(

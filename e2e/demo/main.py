@@ -11,6 +11,7 @@ from pathlib import Path
 
 from e2e.cluster import cache, kind
 from e2e.demo import inputs, padded, stage, verify
+from e2e.demo.admin_ports import admin_ports
 from e2e.demo.clients import Clients, config_of, ledger_of
 from e2e.demo.errors import DemoError
 from e2e.demo.history import Ledger
@@ -125,8 +126,8 @@ class _Course:
 
         start = time.monotonic()
         violations = await verify.read_ledger(self._endpoint, ledger)
-        reader = verify.ReplicaReader(api, self._settings.namespace)
-        tally = await verify.ReplicaCheck(reader, table, wanted, tell).run()
+        async with admin_ports(kind.env(), self._settings.namespace, self._settings.cluster) as ports:
+            tally = await verify.ReplicaCheck(verify.ReplicaReader(ports), table, wanted, tell).run()
         seconds = round(time.monotonic() - start, 1)
         self._result.verification = verify.Verification(tally, violations, len(ledger.keys()), seconds)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 import hiredis
@@ -19,14 +21,46 @@ _pack: Callable[[Command], bytes] = cast(Any, hiredis.pack_command)
 
 
 @dataclass(frozen=True)
+class Login:
+    """What clients need of a closed cluster: the file with its CA, the name that its certificates have, and
+    the password of user `default`."""
+
+    ca_file: str
+    host_name: str
+    password: str
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return _context_of(self.ca_file)
+
+
+@cache
+def _context_of(ca_file: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=ca_file)
+
+
+@dataclass(frozen=True)
 class Endpoint:
-    """Where clients connect."""
+    """Where clients connect; without a login, to one that is open."""
 
     host: str
     port: int
+    login: Login | None = None
+
+    def at(self, host: str, port: int) -> Endpoint:
+        """Return another one of the same cluster."""
+        return replace(self, host=host, port=port)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def redis_options(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what redis-py needs to log in there; it would compare the host's name with the certificate."""
+    if endpoint.login is None:
+        return {}
+    tls = {"ssl": True, "ssl_ca_certs": endpoint.login.ca_file, "ssl_check_hostname": False}
+    return {**tls, "password": endpoint.login.password}
 
 
 class ReplyFailure(Exception):  # noqa: N818 - an error answer is a reply, not a failure of this program
@@ -46,11 +80,17 @@ class Connection:
 
     @classmethod
     async def open(cls, endpoint: Endpoint, keyspace: str, timeout_seconds: float) -> Connection:
-        """Connect and select the keyspace; raises OSError (TimeoutError is one) or ReplyFailure."""
+        """Connect, log in and select the keyspace; raises OSError (TimeoutError is one) or ReplyFailure."""
+        login = endpoint.login
+        given: dict[str, Any] = {}
+        if login is not None:
+            given = {"ssl": login.context, "server_hostname": login.host_name}
         async with asyncio.timeout(timeout_seconds):
-            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, **given)
         made = cls(reader, writer)
         try:
+            if login is not None:
+                await made.one((b"AUTH", login.password.encode()), timeout_seconds)
             if keyspace != "default":
                 await made.one((b"SELECT", keyspace.encode()), timeout_seconds)
         except BaseException:

@@ -4,6 +4,8 @@ time.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,7 +18,7 @@ from e2e.cluster import cache, doctor, external, images, kind
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, say, step, succeeds
 from e2e.demo.errors import DemoError, PreflightError
-from e2e.demo.resp import Endpoint
+from e2e.demo.resp import Endpoint, Login
 from e2e.demo.settings import (
     CHART,
     EXAMPLE,
@@ -65,7 +67,7 @@ class Stage:
             self._clear()
         with self._timed(f"apply the TabletCluster of {members} members and wait until it is ready"):
             self._apply()
-        return self._endpoint()
+        return self.endpoint()
 
     def _images(self) -> dict[str, str]:
         """Full names by part. On a cluster that the user gave they must be where its nodes can pull them."""
@@ -123,15 +125,28 @@ class Stage:
         except ClusterError as error:
             return str(error)
 
-    def _endpoint(self) -> Endpoint:
-        """The host's own port where kind maps it, else the port of a node."""
+    def endpoint(self) -> Endpoint:
+        """The host's own port where kind maps it, else the port of a node, and what clients log in with."""
+        login = self._login()
         if external.given() is None and self.settings.node_port == kind.RESP_NODE_PORT:
-            return Endpoint(kind.RESP_HOST_ADDRESS, kind.RESP_NODE_PORT)
+            return Endpoint(kind.RESP_HOST_ADDRESS, kind.RESP_NODE_PORT, login)
         path = '{.items[0].status.addresses[?(@.type=="InternalIP")].address}'
         words = ["kubectl", "get", "nodes", "-o", f"jsonpath={path}"]
         return Endpoint(
-            output(words, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX), self.settings.node_port
+            output(words, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX), self.settings.node_port, login
         )
+
+    def _login(self) -> Login:
+        cluster = self.settings.cluster
+        ca = self._secret(f"{cluster}-ca-cert", r"{.data.ca\.crt}")
+        file = self.folder / f"ca-{hashlib.sha256(ca).hexdigest()[:8]}.crt"
+        file.write_bytes(ca)
+        return Login(str(file), cluster, self._secret(f"{cluster}-default-user", "{.data.password}").decode())
+
+    def _secret(self, name: str, path: str) -> bytes:
+        words = ["kubectl", "--namespace", self.settings.namespace, "get", "secret", name]
+        found = output([*words, f"--output=jsonpath={path}"], env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX)
+        return base64.b64decode(found)
 
     def _kubectl(self, *words: str, seconds_max: float = KUBECTL_SECONDS_MAX) -> None:
         command = ["kubectl", "--namespace", self.settings.namespace, *words]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from e2e.demo import history, padded
+from e2e.demo.admin_ports import AdminPorts
 from e2e.demo.errors import DemoError
 from e2e.demo.history import Ledger, Violation
 from e2e.demo.judge import Hashes, Tally, Wanted, by_partition, compare
@@ -20,7 +21,6 @@ from e2e.demo.workload import hash_of
 from stele.errors import Corrupt
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
 
-ADMIN_PORT = 7001
 PARTITIONS_AT_ONCE = 4
 # A backup learns that a write is committed with the next message of the owner, a moment after the client.
 EQUAL_TRIES_MAX = 20
@@ -78,16 +78,15 @@ def expected(
 
 
 class ReplicaReader:
-    """Asks members for the hashes of one keyspace of one of their tablets, through the API server."""
+    """Asks members for the hashes of one keyspace of one of their tablets."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
-        self._api, self._namespace = api, namespace
+    def __init__(self, ports: AdminPorts) -> None:
+        self._ports = ports
 
     async def hashes(self, member: str, partition: int, keyspace: str) -> Hashes:
         """Hash of each value by key."""
         query = urlencode({"partition": partition, "keyspace": keyspace})
-        pod = f"/api/v1/namespaces/{self._namespace}/pods/{member}:{ADMIN_PORT}"
-        return parse_digest(await self._api.text(f"{pod}/proxy/v1/digest?{query}"))
+        return parse_digest(await self._ports.text(member, f"/v1/digest?{query}"))
 
 
 def parse_digest(text: str) -> dict[bytes, bytes]:

@@ -28,7 +28,7 @@ import msgspec
 
 from e2e.demo.history import Breach, Ledger, Outcome, Violation, value_of
 from e2e.demo.measure import KINDS, READ, WRITE, PhaseMeasure, total
-from e2e.demo.resp import Command, Connection, Endpoint, Reply, ReplyFailure
+from e2e.demo.resp import Command, Connection, Endpoint, Login, Reply, ReplyFailure
 
 CONNECT_SECONDS_MAX = 2.0
 RECONNECT_SECONDS = 0.05
@@ -53,6 +53,7 @@ class Config(msgspec.Struct, frozen=True):
     run: str
     history: str
     records: str
+    login: Login | None = None
     clients: int = 8
     keys_per_client: int = 100
     rate: float = 400.0
@@ -91,7 +92,7 @@ class World:
 
     def __init__(self, config: Config, out: TextIO) -> None:
         self.config = config
-        self.endpoint = Endpoint(config.host, config.port)
+        self.endpoint = Endpoint(config.host, config.port, config.login)
         self.ledger = Ledger()
         self.records: dict[bytes, bytes] = msgspec.msgpack.decode(
             Path(config.records).read_bytes(), type=dict[bytes, bytes]

@@ -20,6 +20,7 @@ from e2e.cluster import kind
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, step
 from e2e.demo import stage
+from e2e.demo.resp import redis_options
 from e2e.demo.settings import Settings
 
 PORT, READ_PORT = 31_000, 31_100
@@ -52,6 +53,7 @@ def run(settings: Settings) -> Outcome:
     ordinals = {name: int(name.rpartition("-")[2]) for name in members}
     expected = frozenset(f"{host}:{PORT + ordinal}" for ordinal in ordinals.values())
     services = [_service(name, ordinal) for name, ordinal in ordinals.items()]
+    login = _login(settings)
     announce = {"host": host, "port": PORT, "readPort": READ_PORT, "portStep": 1}
     patch = json.dumps({"spec": {"resp": {"cluster": {"announce": announce}}}})
     try:
@@ -59,14 +61,21 @@ def run(settings: Settings) -> Outcome:
             _apply(settings, services)
             _kubectl(settings, "patch", settings.resource, "--type=merge", f"--patch={patch}")
         with step("write and read with a cluster client through them"):
-            return _ask(expected)
+            return _ask(expected, login)
     finally:
         names = [each["metadata"]["name"] for each in services]
         _kubectl(settings, "delete", "service", "--ignore-not-found", *names)
 
 
-def _ask(expected: frozenset[str]) -> Outcome:
-    with _client(expected) as client:
+def _login(settings: Settings) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        options = redis_options(stage.Stage(settings, Path(folder)).endpoint())
+        authority = Path(options.pop("ssl_ca_certs")).read_text()
+    return {**options, "ssl_ca_data": authority}
+
+
+def _ask(expected: frozenset[str], login: dict[str, Any]) -> Outcome:
+    with _client(expected, login) as client:
         values = {f"announced-{number}": str(number).encode() for number in range(KEYS)}
         for key, value in values.items():
             client.set(key, value)
@@ -75,13 +84,13 @@ def _ask(expected: frozenset[str]) -> Outcome:
         return Outcome(expected, _owners(client), wrong, _forwarded(client) - before)
 
 
-def _client(expected: frozenset[str]) -> RedisCluster:
+def _client(expected: frozenset[str], login: dict[str, Any]) -> RedisCluster:
     """Return a client once members announce these addresses: each learns them with its next exchange."""
     host, _, port = min(expected).rpartition(":")
     end, seen = time.monotonic() + SECONDS_MAX, "nothing"
     while time.monotonic() < end:
         try:
-            client = RedisCluster(host=host, port=int(port))
+            client = RedisCluster(host=host, port=int(port), **login)
         except (RedisError, RedisClusterException) as error:
             seen = repr(error)
         else:

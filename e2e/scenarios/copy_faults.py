@@ -16,6 +16,7 @@ from typing import Any
 from e2e.cluster import cache, kind
 from e2e.demo import padded, stage, verify
 from e2e.demo.__main__ import shrink
+from e2e.demo.admin_ports import admin_ports
 from e2e.demo.clients import Clients, config_of, ledger_of
 from e2e.demo.errors import DemoError
 from e2e.demo.history import Violation
@@ -202,8 +203,9 @@ class Faults:
         table = await verify.read_table(api, SMOKE_NAMESPACE, CLUSTER)
         wanted = verify.expected({}, PADDED_ENTRIES, ledger, CLUSTER, len(table.rows))
         kept = {keyspace: wanted[keyspace] for keyspace in (PADDED_KEYSPACE, LEDGER_KEYSPACE)}
-        reader = verify.ReplicaReader(api, SMOKE_NAMESPACE)
-        self._found.tally = await verify.ReplicaCheck(reader, table, kept, lambda _: None).run()
+        async with admin_ports(kind.env(), SMOKE_NAMESPACE, CLUSTER) as ports:
+            reader = verify.ReplicaReader(ports)
+            self._found.tally = await verify.ReplicaCheck(reader, table, kept, lambda _: None).run()
         self._found.violations = await verify.read_ledger(self._endpoint, ledger)
 
     async def _left(self) -> list[str]:

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from e2e.demo.resp import Endpoint
+from e2e.demo.resp import Endpoint, redis_options
 
 SOCKET_SECONDS = 60.0
 CONNECT_TRIES_MAX = 30
@@ -43,8 +43,9 @@ class Entries:
     def _client(self) -> redis.Redis:
         """Return a client that waits for the Service, which has its members some seconds after they serve."""
         patient = Retry(ConstantBackoff(1.0), CONNECT_TRIES_MAX)
+        where = self.endpoint.host, self.endpoint.port
         return redis.Redis(
-            self.endpoint.host, self.endpoint.port, socket_timeout=SOCKET_SECONDS, retry=patient
+            *where, **redis_options(self.endpoint), socket_timeout=SOCKET_SECONDS, retry=patient
         )
 
     def _batches(self) -> Iterator[dict[str, bytes]]:

@@ -103,7 +103,7 @@ async def _run(wanted: Settings, endpoint: Endpoint, folder: Path) -> Outcome:
     async with proxy(kind.env()) as api:
         watch = Watch(api, wanted.namespace, wanted.cluster, folder / "logs")
         await watch.look()
-        ports = await member_ports.make(kind.env(), api, wanted, MEMBERS + 1, folder)
+        ports = await member_ports.make(kind.env(), api, wanted, endpoint, folder, members=MEMBERS + 1)
         return await Case(wanted, api, watch, ports).run()
 
 

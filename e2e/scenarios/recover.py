@@ -44,15 +44,15 @@ def settings() -> Settings:
 def run(folder: Path, number: int = ENTRIES) -> Outcome:
     """Raise ClusterError, with what was said, when a step fails. Removes the cluster and its volumes."""
     wanted = settings()
-    endpoint = stage.Stage(wanted, folder).prepare()
-    case, entries = Case(wanted), Entries(endpoint, number, VALUE_BYTES, BATCH)
+    prepared = stage.Stage(wanted, folder)
+    case, entries = Case(wanted), Entries(prepared.prepare(), number, VALUE_BYTES, BATCH)
     try:
         entries.write()
         with step("delete the TabletCluster and recover it"):
             uid = case.delete()
             case.recover(uid)
             case.wait("Ready")
-        wrong = entries.wrong()
+        wrong = replace(entries, endpoint=prepared.endpoint()).wrong()
         with step("delete it again, with a volume, and recover it"):
             case.delete()
             case.kubectl("delete", "persistentvolumeclaim", f"{CLUSTER}-1", "--wait")
@@ -61,7 +61,7 @@ def run(folder: Path, number: int = ENTRIES) -> Outcome:
             refusal = case.kubectl("get", wanted.resource, f"--output=jsonpath={STALLED}")
             case.recover(uid, "--accept-loss", f"{CLUSTER}-1")
             case.wait("Ready")
-        return Outcome(wrong, entries.wrong(), refusal)
+        return Outcome(wrong, replace(entries, endpoint=prepared.endpoint()).wrong(), refusal)
     finally:
         stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "recover.log")
 

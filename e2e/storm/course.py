@@ -96,7 +96,7 @@ class Course:
             watch = Watch(api, self._settings.namespace, CLUSTER, self._folder / "logs")
             await watch.look()
             self._all_endpoints = await member_ports.make(
-                env, api, self._settings, max(MEMBERS_DRAWN), self._folder
+                env, api, self._settings, self._endpoint, self._folder, members=max(MEMBERS_DRAWN)
             )
             nodes = {name: await process_of_node(env, name) for name in await _nodes(api)}
             network = Network(env, nodes.values())

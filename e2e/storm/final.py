@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from e2e.cluster import kind
 from e2e.demo import padded
+from e2e.demo.admin_ports import admin_ports
 from e2e.demo.history import Violation
 from e2e.demo.judge import Tally, by_partition
 from e2e.demo.kube import Api
@@ -46,4 +48,5 @@ async def compare_replicas(api: Api, settings: Settings, books: Books) -> Tally:
         LEDGER_KEYSPACE: by_partition(mine, partitions, OWNED),
         PADDED_KEYSPACE: by_partition(filler, partitions),
     }
-    return await ReplicaCheck(ReplicaReader(api, settings.namespace), table, wanted, lambda _: None).run()
+    async with admin_ports(kind.env(), settings.namespace, settings.cluster) as ports:
+        return await ReplicaCheck(ReplicaReader(ports), table, wanted, lambda _: None).run()

@@ -39,16 +39,16 @@ def _service(cluster: str, member: str) -> dict[str, Any]:
 
 
 async def make(
-    env: Mapping[str, str], api: Api, settings: Settings, members: int, folder: Path
+    env: Mapping[str, str], api: Api, settings: Settings, endpoint: Endpoint, folder: Path, *, members: int
 ) -> dict[str, Endpoint]:
-    """Make the Services; the endpoint of each, by the member's name."""
+    """Make the Services; the endpoint of each, by the member's name. `endpoint` is that of all members."""
     path = folder / "member-ports.json"
     path.write_text(json.dumps(manifest(settings, members)), encoding="utf-8")
     await kubectl(env, "--namespace", settings.namespace, "apply", "--filename", str(path))
     services = await api.list(f"/api/v1/namespaces/{settings.namespace}/services?labelSelector={PORT_LABEL}")
     address = await _node_address(api)
     return {
-        each["metadata"]["labels"][PORT_LABEL]: Endpoint(address, each["spec"]["ports"][0]["nodePort"])
+        each["metadata"]["labels"][PORT_LABEL]: endpoint.at(address, each["spec"]["ports"][0]["nodePort"])
         for each in services
     }
 

@@ -35,10 +35,10 @@ class DictionaryApi:
             return {"data": encode_shard(1, 0, [Partition(1, (0, 1))] * PARTITIONS)}
         raise AssertionError(path)
 
-    async def text(self, path: str) -> str:
-        pod, query = path.split("/pods/")[1].split(":7001/proxy/v1/digest?")
+    async def text(self, member: str, path: str) -> str:
+        _, query = path.split("/v1/digest?")
         asked = dict(part.split("=") for part in query.split("&"))
-        return self.digest(pod, int(asked["partition"]), asked["keyspace"])
+        return self.digest(member, int(asked["partition"]), asked["keyspace"])
 
     def digest(self, member: str, partition: int, keyspace: str) -> str:
         self.digests += 1
@@ -81,7 +81,7 @@ async def check(api: DictionaryApi) -> verify.Tally:
     assert table.rows == (MEMBERS,) * PARTITIONS
     hashes = {key: hash_of(value) for key, value in RECORDS.items()}
     wanted = verify.expected(hashes, 10, ledger(), "run", PARTITIONS)
-    reader = verify.ReplicaReader(api, "ns")  # type: ignore[arg-type]
+    reader = verify.ReplicaReader(api)  # type: ignore[arg-type]
     return await verify.ReplicaCheck(reader, table, wanted, lambda tally: None).run()
 
 
