@@ -753,5 +753,28 @@ async def test_nothing_waits_for_secrets_that_cannot_be_read(scene: Scene, kind:
     assert stored is not None
 
 
+@pytest.mark.parametrize("reached", [None, *InternalTls])
+async def test_a_pod_is_told_the_level_of_its_cluster_and_in_a_new_one_what_it_asks_for(
+    scene: Scene, reached: InternalTls | None
+) -> None:
+    """A new member knows no epoch to compare with: it takes no plain exchange where others take none."""
+    await scene.begin(security={"members": {"tls": "Required"}})
+    scene.world.desired()
+    index, expected = 0, InternalTls.REQUIRED
+    if reached is not None:
+        await scene.round()
+        stored = await scene.api.get(CLUSTERS, scene.namespace, "demo")
+        scene.cache.put(CLUSTERS, stored)
+        scene.world.refresh()
+        scene.world.desired()
+        scene.state.tls.level = scene.state.tls.coming = expected = reached
+        index = 3
+    await scene.world.ensure_member(index)
+    pod = await scene.api.get(PODS, scene.namespace, f"demo-{index}")
+    for container in pod["spec"]["containers"]:
+        named = {each["name"]: each.get("value") for each in container["env"]}
+        assert named["STELE_FIRST_MEMBER_TLS"] == expected.value
+
+
 def test_a_round_delays_no_heartbeat() -> None:
     assert REQUESTS_PER_ROUND_MAX * 2 <= 64

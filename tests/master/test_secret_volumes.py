@@ -2,6 +2,7 @@
 
 import pytest
 
+from stele.core.security.level import InternalTls
 from stele.master.manifests import member_pod, member_revision
 from stele.master.revision import outdated_pod
 from stele.master.settings import Settings
@@ -42,6 +43,17 @@ def test_each_container_finds_what_it_mounts(container: int, found: dict[str, st
     assert {each["mountPath"] for each in mounts.values()} == {
         path.removesuffix("/users") if path.endswith("users/users") else path for path in found.values()
     }
+
+
+@pytest.mark.parametrize("level", InternalTls)
+def test_a_pod_is_told_the_first_level_and_none_restarts_when_it_changes(level: InternalTls) -> None:
+    told = member_pod(CLUSTER, MEMBER, SETTINGS.members, level)
+    for container in told["spec"]["containers"]:
+        named = {each["name"]: each.get("value") for each in container["env"]}
+        assert named["STELE_FIRST_MEMBER_TLS"] == level.value
+    assert told["metadata"] == POD["metadata"]
+    told["metadata"]["annotations"]["stele.dev/revision"] = "before"
+    assert outdated_pod(told, POD) == ("revision",)
 
 
 def test_a_pod_from_before_restarts_once_and_all_members_have_one_revision() -> None:

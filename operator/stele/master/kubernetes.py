@@ -256,7 +256,8 @@ class KubernetesClusterObjects:
         if await children.create(CLAIMS, claim, self.volumes_uid) is None:
             return
         await self._security.ensure_member(cluster, model, self._clock_at(self._now()))
-        body = manifests.member_pod(cluster, model, self._settings.members)
+        level = self._security.first_level(cluster, self._state)
+        body = manifests.member_pod(cluster, model, self._settings.members, level)
         await children.ensure(PODS, body, model.metadata.uid)
 
     async def remove_member(self, index: MemberIndex, *, keep_volume: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stele.core.security.level import InternalTls
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
 from stele.master.secret_volumes import TLS_FOLDER, TLS_MOUNT, USERS_FILE, USERS_MOUNT, secret_volumes
@@ -339,10 +340,13 @@ class CopierSetup(Setup):
     secret: str
 
 
-def member_pod(cluster: TabletCluster, member: TabletMember, setup: Setup) -> Object:
+def member_pod(
+    cluster: TabletCluster, member: TabletMember, setup: Setup, level: InternalTls = InternalTls.OFF
+) -> Object:
+    """Build the pod; `level` of TLS among members is what it starts with on an empty volume."""
     name, own = cluster.metadata.name, member.metadata.name
     owner = owner_reference("TabletMember", own, member.metadata.uid)
-    spec = _member_spec(cluster, own, setup)
+    spec = _member_spec(cluster, own, setup, level)
     template = cluster.spec.pod_template
     marks = template.labels | labels(name, "member", own)
     body = _object("v1", "Pod", own, marks, owner, spec=spec)
@@ -367,10 +371,13 @@ def _restarted_at(cluster: TabletCluster) -> dict[str, str]:
     return {} if at is None else {RESTARTED_AT: at}
 
 
-def _member_spec(cluster: TabletCluster, own: str, setup: Setup) -> Object:
+def _member_spec(
+    cluster: TabletCluster, own: str, setup: Setup, level: InternalTls = InternalTls.OFF
+) -> Object:
     image, pull = member_image(cluster, setup), setup.pull_policy
     containers = [_member_container(cluster, own, image, pull), _transfer_container(image, pull)]
     for container in containers:
+        container["env"] += _env(STELE_FIRST_MEMBER_TLS=level.value)
         container["env"] += fields_of(cluster.spec.pod_template).get("env", [])
     spec = {
         "hostname": own,

@@ -24,7 +24,7 @@ TEMPLATE_FIELDS = (
 )
 """Fields of a pod's spec that users can set, by themselves or by spec.placement."""
 
-LIVE_ENV = frozenset({"STELE_HEARTBEAT_MS", "STELE_LEASE_MS"})
+LIVE_ENV = frozenset({"STELE_HEARTBEAT_MS", "STELE_LEASE_MS", "STELE_FIRST_MEMBER_TLS"})
 """Variables of a member that only say what it starts with: it learns changes from the master."""
 
 Object = dict[str, Any]

@@ -18,7 +18,7 @@ from stele.core.control.commands import ExchangeReply
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.control.member_tls import WantedTls
 from stele.core.control.state import DesiredSpec, State
-from stele.core.security.level import InternalTls
+from stele.core.security.level import InternalTls, strongest
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
 from stele.master.attempts import error_of
 from stele.master.cache import Cache
@@ -65,13 +65,15 @@ class ClusterSecurity:
         self._users_problem: SteleError | None = None
         self._blind: dict[str, str] = {}
         self._uses_tls = self._begun_closed = False
-        self._level = InternalTls.OFF
+        self._level = self._begun_at = InternalTls.OFF
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
         clients, before = cluster.clients, cluster.status.security
+        self._begun_at = InternalTls.OFF
         if cluster.is_new:
             self._begun_closed = self._asks_tls(cluster) or _asks_auth(cluster)
+            self._begun_at = desired.member_tls.level or InternalTls.OFF
             return desired
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
@@ -133,6 +135,16 @@ class ClusterSecurity:
             errors.append(await error_of(made))
         for error in filter(None, errors):
             log.warning("%s starts without what it mounts: %s", member.metadata.name, error)
+
+    def first_level(self, cluster: TabletCluster, state: State | None) -> InternalTls:
+        """Return the level of TLS among members for one whose volume has none.
+
+        One step too high costs a request: the master asks with TLS whoever refuses a plain one. In a new
+        cluster it is what the spec asks for, which the head of its table has before anybody is told it.
+        """
+        shown = cluster.status.security.members or InternalTls.OFF
+        stored = [shown] if state is None else [state.tls.level, state.tls.coming]
+        return strongest([self._begun_at, *stored])
 
     def _asks_tls(self, cluster: TabletCluster) -> bool:
         """Return whether members need certificates: for what is asked, or what is in force still."""

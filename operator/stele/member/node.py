@@ -50,8 +50,8 @@ from stele.member.replication.links import FORWARDS, Inbound, Link
 from stele.member.replication.member_tls import (
     LIMITS,
     MemberTls,
+    member_security_at_start,
     refusal_log,
-    stored_member_security,
 )
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -149,7 +149,7 @@ class Node:
         self.member_tls = MemberTls(
             self.tls,
             self.settings.cluster,
-            stored_member_security(volume),
+            member_security_at_start(volume, self.settings.first_member_tls),
             lambda file: self.meta.save(MEMBER_SECURITY, file),
             background.wall,
         )

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from stele.adapters import environment
 from stele.adapters.environment import Port, setting
+from stele.core.security.level import InternalTls
 from stele.errors import BadInput
 
 
@@ -64,6 +65,11 @@ class Settings:
     )
     tls_dir: str = setting(
         "STELE_TLS_DIR", "folder with tls.crt, tls.key and ca.crt; without it no TLS", default=""
+    )
+    first_member_tls: InternalTls = setting(
+        "STELE_FIRST_MEMBER_TLS",
+        "level of TLS between members while the volume has none, or a damaged one",
+        default=InternalTls.OFF,
     )
     users_file: str = setting("STELE_USERS_FILE", "the users of the cluster", default="")
     crash_point: str = setting("STELE_CRASH_POINT", "for tests: die at this step, NAME or NAME:N", default="")

@@ -22,6 +22,7 @@ from stele.adapters.environment import parser_of, setting
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.dialled import connect
 from stele.core.control.commands import MemberInfo
+from stele.core.security.level import InternalTls
 from stele.errors import Corrupt, Unavailable
 from stele.transfer.bulk.files import FETCH_SECONDS_MAX, LoadFiles
 from stele.transfer.bulk.routes import Bulk
@@ -58,11 +59,16 @@ class Settings:
     tls_dir: str = setting(
         "STELE_TLS_DIR", "folder with tls.crt, tls.key and ca.crt; without it no TLS", default=""
     )
+    first_member_tls: InternalTls = setting(
+        "STELE_FIRST_MEMBER_TLS",
+        "level of TLS between members while the volume has none",
+        default=InternalTls.OFF,
+    )
 
 
 def make_app(settings: Settings) -> tuple[web.Application, TlsAcceptor]:
     """Return the HTTP application of one member's transfer process, and what takes its connections."""
-    tls = VolumeTls(settings.data, settings.tls_dir)
+    tls = VolumeTls(settings.data, settings.tls_dir, settings.first_member_tls)
     callers = Callers(tls)
     app = http.application(body_bytes_max=JOB_BYTES_MAX, middlewares=[callers.check])
     sessions = OpenCheckpoints(settings.data / "checkpoints")

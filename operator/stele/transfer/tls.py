@@ -25,13 +25,14 @@ _Stamp = tuple[int, int, int]
 class VolumeTls:
     """What the member keeps on the volume, and the certificate in `tls_dir`, empty for none.
 
-    Where the file is damaged it is Required, as at the member.
+    Without the file it is the pod's `first` level, and where it is damaged Required, as at the member.
     """
 
-    def __init__(self, data: Path, tls_dir: str) -> None:
+    def __init__(self, data: Path, tls_dir: str, first: InternalTls = InternalTls.OFF) -> None:
+        self._first = MemberSecurity(first)
         self._path = data / MEMBER_SECURITY
         self._stamp: _Stamp | None = None
-        self._security, self._problem = MemberSecurity(), ""
+        self._security, self._problem = self._first, ""
         self.identity = TlsIdentity(Path(tls_dir) if tls_dir else None, GRACE_SECONDS)
 
     @property
@@ -47,7 +48,7 @@ class VolumeTls:
                 stored = decode_file(MemberSecurity, self._path.read_bytes(), str(self._path))
                 self._security, self._stamp, self._problem = stored, stamp, ""
         except FileNotFoundError:
-            self._security, self._stamp = MemberSecurity(), None
+            self._security, self._stamp = self._first, None
         except (OSError, Corrupt) as error:
             self._security, self._stamp = MemberSecurity(InternalTls.REQUIRED), None
             if self._problem != str(error):

@@ -93,8 +93,9 @@ class Site:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Site]:
+async def served(folder: Path, first: InternalTls = InternalTls.OFF) -> AsyncIterator[Site]:
     member = SingleMember(folder / "volume")
+    member.first_member_tls = first
     member.tls_dir = str(identity(Role.MEMBER, "m0", CLUSTER).write(folder / "tls"))
     await member.start()
     node = member.node
@@ -202,6 +203,22 @@ async def test_a_member_that_does_not_know_its_level_takes_both(tmp_path: Path) 
         assert (await again.ask("plain", "GET", STATUS))[0] == NEEDS_TLS
         await again.reach(InternalTls.REQUIRED)
         assert (await again.ask("plain", "POST", EXCHANGE))[0] == NEEDS_TLS
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("first", [InternalTls.DIAL, InternalTls.REQUIRED])
+async def test_an_empty_or_damaged_volume_takes_no_plain_exchange(
+    tmp_path: Path, first: InternalTls, *, damaged: bool
+) -> None:
+    """Who comes first could give it an epoch that no master has."""
+    if damaged:
+        (tmp_path / "volume").mkdir()
+        (tmp_path / "volume" / MEMBER_SECURITY).write_bytes(b"damaged")
+    async with served(tmp_path, first) as site:
+        assert (await site.ask("plain", "POST", EXCHANGE))[0] == NEEDS_TLS
+        assert (await site.ask("master", "POST", EXCHANGE))[0] == LET_IN
+        await site.reach(InternalTls.DIAL)
+        assert (await site.ask("plain", "POST", EXCHANGE))[0] == LET_IN
 
 
 # -- enemies

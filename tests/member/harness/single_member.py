@@ -13,6 +13,7 @@ from stele.core.control import commands as m
 from stele.core.control.member_settings import MemberSettings
 from stele.core.kv.keyslot import partition_of
 from stele.core.kv.keyspaces import Catalog
+from stele.core.security.level import InternalTls
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.member.settings import Settings
@@ -54,7 +55,7 @@ class SingleMember:
         self.rows = {p: m.Row(p, 1, (OTHER, THIRD)) for p in (P, 1)}
         self.failures: list[str] = []
         self.format = 1
-        self.tls_dir = ""
+        self.tls_dir, self.first_member_tls = "", InternalTls.OFF
 
     async def start(self) -> None:
         volume = Volume(self.folder)
@@ -65,7 +66,13 @@ class SingleMember:
         (volume.path(DATA) / "CURRENT").touch()
         kept = self.retention_seconds
         settings = Settings(
-            self.folder, CLUSTER, "m0", retention_seconds=kept, bind="127.0.0.1", tls_dir=self.tls_dir
+            self.folder,
+            CLUSTER,
+            "m0",
+            retention_seconds=kept,
+            bind="127.0.0.1",
+            tls_dir=self.tls_dir,
+            first_member_tls=self.first_member_tls,
         )
         self.node = Node(
             settings, (volume, instance), self.engine, transfer=NoTransfer(), failed=self.failures.append

@@ -20,7 +20,7 @@ from stele.core.security.level import InternalTls
 from stele.member import limits
 from stele.member.replication import member_tls
 from stele.member.replication.links import Inbound, InboundConnections, Link
-from stele.member.replication.member_tls import MemberTls, stored_member_security
+from stele.member.replication.member_tls import MemberTls, Start, member_security_at_start
 from stele.member.serving.peers import Peers
 from stele.member.storage.volume import Volume
 from stele.wire import peer
@@ -68,7 +68,7 @@ class Place:
         identity.look()
         assert identity.problem == ""
         self.identity = identity
-        self.tls = MemberTls(identity, self.cluster, self.security, nothing, time.time)
+        self.tls = MemberTls(identity, self.cluster, Start(self.security), nothing, time.time)
         self.inbound = InboundConnections(self, self.take)
 
     def show(self, ca: FakeCa, *trusted: FakeCa) -> None:
@@ -568,10 +568,10 @@ async def test_plain_sessions_end_where_tls_is_required(tmp_path: Path) -> None:
 class Saved:
     """The level of a process on a volume; `full`: nothing can be written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first: InternalTls = InternalTls.OFF) -> None:
         self.volume, self.full = Volume(folder), False
-        stored = stored_member_security(self.volume)
-        self.tls = MemberTls(TlsIdentity(None), CLUSTER, stored, self.save, lambda: 0.0)
+        start = member_security_at_start(self.volume, first)
+        self.tls = MemberTls(TlsIdentity(None), CLUSTER, start, self.save, lambda: 0.0)
 
     async def save(self, security: MemberSecurity) -> None:
         if self.full:
@@ -612,7 +612,56 @@ async def test_of_a_damaged_level_nothing_but_tls_is_taken_and_nothing_reported(
     assert (tls.level, tls.reported, saved) == (level, level, [MemberSecurity(level)])
 
 
+PLAIN_UNTIL = {level: level in (InternalTls.OFF, InternalTls.ACCEPT) for level in InternalTls}
+
+
+@pytest.mark.parametrize("first", InternalTls)
+async def test_an_empty_volume_has_the_level_of_its_pod_and_reports_none_until_the_master_says_it(
+    tmp_path: Path, first: InternalTls
+) -> None:
+    saved = Saved(tmp_path, first)
+    assert (saved.tls.level, saved.tls.takes_plain_exchanges) == (first, PLAIN_UNTIL[first])
+    assert saved.tls.reported is (first if first is InternalTls.OFF else None)
+    saved.tls._save = lambda file: asyncio.to_thread(saved.volume.write, {MEMBER_SECURITY: encode_file(file)})
+    await saved.tls.adopt(MemberSettings(member_tls=first))
+    assert saved.tls.reported is first
+    assert saved.tls.takes_plain_exchanges is (first is not InternalTls.REQUIRED)
+    if first is not InternalTls.OFF:
+        assert Volume(tmp_path).load_member_security() == MemberSecurity(first)
+
+
+@pytest.mark.parametrize("stored", InternalTls)
+@pytest.mark.parametrize("first", InternalTls)
+def test_the_level_of_a_volume_counts_and_not_that_of_a_pod_that_stayed(
+    tmp_path: Path, stored: InternalTls, first: InternalTls
+) -> None:
+    Volume(tmp_path).write({MEMBER_SECURITY: encode_file(MemberSecurity(stored))})
+    tls = Saved(tmp_path, first).tls
+    assert (tls.level, tls.reported) == (stored, stored)
+    assert tls.takes_plain_exchanges is (stored is not InternalTls.REQUIRED)
+
+
+@pytest.mark.parametrize("first", InternalTls)
+def test_of_a_damaged_level_the_pod_says_whether_the_master_may_come_plain(
+    tmp_path: Path, first: InternalTls
+) -> None:
+    (tmp_path / MEMBER_SECURITY).write_bytes(b"damaged")
+    tls = Saved(tmp_path, first).tls
+    assert (tls.level, tls.reported) == (InternalTls.REQUIRED, None)
+    assert tls.takes_plain_exchanges is PLAIN_UNTIL[first]
+
+
+def test_a_volume_that_goes_to_quarantine_leaves_its_level(tmp_path: Path) -> None:
+    """Its pod may be from before the level rose."""
+    volume = Volume(tmp_path)
+    volume.create_folders()
+    volume.write({MEMBER_SECURITY: encode_file(REQUIRED)})
+    volume.load_instance(CLUSTER, "u")
+    volume.quarantine_volume("test")
+    assert Saved(tmp_path).tls.level is InternalTls.REQUIRED
+
+
 async def test_without_a_certificate_a_member_that_has_to_dial_with_tls_dials_nobody(tmp_path: Path) -> None:
-    tls = MemberTls(TlsIdentity(None), CLUSTER, REQUIRED, nothing, lambda: 0.0)
+    tls = MemberTls(TlsIdentity(None), CLUSTER, Start(REQUIRED), nothing, lambda: 0.0)
     with pytest.raises(ConnectionError, match="no usable certificate: STELE_TLS_DIR is not set"):
         tls.dialling()

@@ -16,7 +16,7 @@ from stele.core.tablet.log import Log
 from stele.core.tablet.owner import Flow
 from stele.member import limits
 from stele.member.replication.links import Inbound, InboundConnections, forwarded_bytes
-from stele.member.replication.member_tls import MemberTls
+from stele.member.replication.member_tls import MemberTls, Start
 from stele.member.replication.replica import PROMISES_LOST
 from stele.wire import peer
 from stele.wire.storage.log_record import noop_record, put_record
@@ -46,7 +46,7 @@ async def keep(security: MemberSecurity) -> None:
 
 class Who:
     cluster, uuid, incarnation, me, formats = "cluster", "uuid-0", 1, ME, SPOKEN
-    tls = MemberTls(TlsIdentity(None), "cluster", MemberSecurity(), keep, lambda: 0.0)
+    tls = MemberTls(TlsIdentity(None), "cluster", Start(MemberSecurity()), keep, lambda: 0.0)
 
     def name_of(self, member: int) -> str:
         return "demo-1" if member == OTHER else ""

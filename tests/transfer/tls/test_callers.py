@@ -179,6 +179,14 @@ async def test_where_the_level_is_damaged_it_is_required(volume: Path, tls: Path
         assert await ask(url, STREAM, token=TOKEN) == 200
 
 
+@pytest.mark.parametrize("first", InternalTls)
+def test_without_a_stored_level_that_of_the_pod_counts(volume: Path, first: InternalTls) -> None:
+    assert VolumeTls(volume, "", first).level is first
+    for stored in STEPS:
+        set_level(volume, stored)
+        assert VolumeTls(volume, "", first).level is stored
+
+
 async def test_a_kept_plain_connection_ends_with_the_level(volume: Path, tls: Path) -> None:
     def answers(url: str) -> list[int]:
         connection = http.client.HTTPConnection(*place_of(url), timeout=10, source_address=(ELSEWHERE, 0))

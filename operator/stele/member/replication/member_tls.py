@@ -6,6 +6,7 @@ Others are known by their certificate alone: the cluster's CA, its UID, the role
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
@@ -36,13 +37,31 @@ LIMITS = TlsLimits(
 )
 
 
-def stored_member_security(volume: Volume) -> MemberSecurity | None:
-    """Return what the volume has, None when it is damaged."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a process begins with.
+
+    `known` is False where the master has not said it: it is the level of the pod, which may be older than
+    the cluster's. `takes_plain` says whether the master may then tell it without TLS.
+    """
+
+    security: MemberSecurity
+    known: bool = True
+    takes_plain: bool = False
+
+
+def member_security_at_start(volume: Volume, first: InternalTls) -> Start:
+    """Return what the volume has; without, the pod's `first` level, and Required where it is damaged."""
+    # The master of a cluster that dials plain may have no certificate, and nobody else can tell the level.
+    takes_plain = not first.dials_tls
     try:
-        return volume.load_member_security()
+        stored = volume.load_member_security()
     except Corrupt as error:
         log.error("the level of TLS between members is unknown, so it is Required: %s", error)
-        return None
+        return Start(MemberSecurity(InternalTls.REQUIRED), known=False, takes_plain=takes_plain)
+    if stored is not None:
+        return Start(stored)
+    return Start(MemberSecurity(first), known=first is InternalTls.OFF, takes_plain=takes_plain)
 
 
 def refusal_log(port: str) -> Callable[[str, str], None]:
@@ -81,21 +100,21 @@ class MemberTls:
     """Has this member use the level that the master sent last.
 
     It is written before it is in force, so a process that starts where no master answers begins with it.
-    Where what is `stored` is damaged (None), it takes and dials only TLS, and reports no level, until the
-    master says one. `ended` counts certificates that were taken although they had ended.
+    Where the volume has none, or a damaged one, it reports no level until the master says one. `ended`
+    counts certificates that were taken although they had ended.
     """
 
     def __init__(
         self,
         identity: TlsIdentity,
         cluster: str,
-        stored: MemberSecurity | None,
+        start: Start,
         save: Callable[[MemberSecurity], Awaitable[None]],
         wall: Callable[[], float],
     ) -> None:
         self._identity, self._cluster = identity, cluster
-        self._in_force = stored or MemberSecurity(InternalTls.REQUIRED)
-        self._known = stored is not None
+        self._in_force, self._known = start.security, start.known
+        self._takes_plain_unknown = start.takes_plain
         self._save, self._wall = save, wall
         self._ending = RateLimitedLog(LOGGED_SECONDS)
         self.acceptor = PeerAcceptor(identity, refusal_log("peer"), LIMITS)
@@ -145,10 +164,10 @@ class MemberTls:
     def takes_plain_exchanges(self) -> bool:
         """Whether the master may send without TLS.
 
-        It may to a member that does not know its level: only the master can tell, which has no certificate
-        where TLS is off.
+        While only the pod says the level, it may where that is Off or Accept. Otherwise whoever comes first
+        could give a member an epoch that no master has: it knows none to compare with.
         """
-        return self.level.listens_plain or not self._known
+        return self.level.listens_plain if self._known else self._takes_plain_unknown
 
     def _trusts(self, chain: frozenset[bytes]) -> bool:
         """Return whether a CA by which a certificate was verified is trusted now, too."""

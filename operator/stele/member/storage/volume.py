@@ -64,8 +64,9 @@ CLIENT_SECURITY = "client-security"
 """What this member demands of clients."""
 STATE_OF_MEMBER = (
     *(INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE),
-    *(CLIENT_SECURITY, MEMBER_SECURITY),
+    CLIENT_SECURITY,
 )
+"""What goes to quarantine. MEMBER_SECURITY stays: an empty volume is to be no more open than before."""
 
 PARALLEL_FILES_MIN = 4
 PARALLEL_FILES = 16
@@ -241,11 +242,11 @@ class Volume:
             return ClientSecurity()
         return decode_file(ClientSecurity, path.read_bytes(), str(path))
 
-    def load_member_security(self) -> MemberSecurity:
-        """Return TLS with other members; none when no process has written it. Raises Corrupt."""
+    def load_member_security(self) -> MemberSecurity | None:
+        """Return TLS with other members; None when no process has written it. Raises Corrupt."""
         path = self.path(MEMBER_SECURITY)
         if not path.exists():
-            return MemberSecurity()
+            return None
         return decode_file(MemberSecurity, path.read_bytes(), str(path))
 
     def load_services(self) -> ServicesFile:
