@@ -16,7 +16,7 @@ from tests.operator.test_operator import Operator, with_processes
 pytestmark = pytest.mark.control_plane
 
 SPEC: dict[str, Any] = {
-    "security": {"members": {"tls": "Required"}},
+    "security": {"clients": {"tls": "Off", "auth": "Off"}, "members": {"tls": "Required"}},
     "migration": {"engine": "Spark"},
     "spark": {"executors": 1, "cores": 1, "idleSeconds": 60},
     # A busy machine is no fault.
