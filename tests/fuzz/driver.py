@@ -156,7 +156,8 @@ class Fuzzer:
                 self._one(seed)
                 outcome.inputs += 1
                 if seed == warm:
-                    self._rss = _rss()
+                    # Memory that is free but held would hide as much growth.
+                    self._rss = _trimmed_rss()
                 if outcome.inputs % CHECKED_EACH:
                     continue
                 now = time.monotonic()
@@ -203,9 +204,7 @@ class Fuzzer:
             return
         grown = _rss() - self._rss
         if grown > self._growth_max:
-            gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)  # What was freed is no growth.
-            grown = _rss() - self._rss
+            grown = _trimmed_rss() - self._rss  # What was freed is no growth.
         self.outcome.growth = max(self.outcome.growth, grown)
         if grown > self._growth_max:
             text = f"{grown} bytes more than after the first inputs; expected at most {self._growth_max}"
@@ -233,6 +232,13 @@ def _place(error: BaseException) -> str:
     last = frames[-1] if frames else None
     where = f" in {Path(last.filename).name}:{last.lineno}" if last else ""
     return f"{type(error).__name__}{where}"
+
+
+def _trimmed_rss() -> int:
+    """Return the same, once what is free was given back to the system."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return _rss()
 
 
 def _rss() -> int:
