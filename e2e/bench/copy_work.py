@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stele.adapters import pod_token
 from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.wire.copy.jobs import CopyJob, SessionFile, decode_manifest
 from stele.wire.storage.keys import meta_key, pack_value, user_key
@@ -144,6 +145,7 @@ def job(source: str, dest: str, url: str, jobs: str, destination: str) -> dict[s
     staging = Path(dest) / "staging"
     _clear(staging)
     session = _session(source).name
+    pod_token.write(Path(dest), TOKEN)
     _ask("DELETE", f"{jobs}/{session}")
     wanted = CopyJob(session, destination, destination, url, TOKEN, _items(source))
     begin = time.monotonic()
@@ -167,7 +169,7 @@ def _ask(method: str, url: str, body: bytes | None = None) -> dict[str, object]:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 0, timeout=30)
     try:
-        connection.request(method, parts.path, body)
+        connection.request(method, parts.path, body, pod_token.headers(TOKEN))
         answer = connection.getresponse()
         text = answer.read()
     finally:

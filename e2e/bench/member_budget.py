@@ -134,7 +134,8 @@ async def serving_node(folder: Path, fsync: Fsync, partitions: int = 271) -> Nod
     """A member without ports that owns all partitions alone."""
     settings = Settings(folder, CLUSTER, "m0", bind="127.0.0.1", fsync=fsync)
     volume, instance, engine = open_volume(settings)
-    node = Node(settings, (volume, instance), engine, transfer=LocalTransfer(settings), failed=sys.exit)
+    transfer = LocalTransfer(settings, volume.pod_token)
+    node = Node(settings, (volume, instance), engine, transfer=transfer, failed=sys.exit)
     await node.load()
     node.start()
     node.exchange.start()

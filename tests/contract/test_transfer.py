@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from stele.adapters import pod_token
 from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.core.security.level import InternalTls
 from stele.errors import Refused, Unavailable
@@ -91,7 +92,9 @@ async def real(folder: Path, level: InternalTls) -> AsyncIterator[Case]:
         source_url = await stack.enter_async_context(checkpoints.transfer(source, tls[source]))
         url = await stack.enter_async_context(checkpoints.transfer(destination, tls[destination]))
         port = int(url.rpartition(":")[2])
-        transfer = LocalTransfer(Settings(destination, "c", "m-1", bind="127.0.0.1", transfer_port=port))
+        pod_token.write(destination, "secret")
+        settings = Settings(destination, "c", "m-1", bind="127.0.0.1", transfer_port=port)
+        transfer = LocalTransfer(settings, "secret")
         stack.push_async_callback(transfer.close)
         silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         yield Case(transfer, destination / STAGING, source_url, silent_url, lambda: asyncio.sleep(0.02))
@@ -262,7 +265,7 @@ async def test_without_a_process_it_is_unavailable(which: str, tmp_path: Path) -
         with pytest.raises(Unavailable):
             await made.status()
     else:
-        transfer = LocalTransfer(Settings(tmp_path, "c", "m-1", bind="127.0.0.1", transfer_port=1))
+        transfer = LocalTransfer(Settings(tmp_path, "c", "m-1", bind="127.0.0.1", transfer_port=1), "")
         with pytest.raises(Unavailable):
             await transfer.call("GET", "/v1/copies/s-1")
         await transfer.close()

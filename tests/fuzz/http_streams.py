@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 from crc32c import crc32c
 
+from stele.adapters import pod_token
 from stele.adapters.tls.http_site import HttpSite
 from stele.core.control.commands import OpId, SessionTablet
 from stele.transfer.__main__ import Settings, make_app
@@ -56,6 +57,7 @@ class Server:
         (data / "checkpoints" / "abc").mkdir(parents=True)
         session = SessionFile("abc", "secret", (SessionTablet(3, 1, OpId(1, 1), 10),))
         (data / "checkpoints" / "abc" / "session.json").write_bytes(msgspec.json.encode(session))
+        pod_token.write(data, "secret")
         self._settings, self._listening = Settings(data=data), threading.Event()
         threading.Thread(target=self._serve, daemon=True).start()
         assert self._listening.wait(SECONDS_MAX)
@@ -116,7 +118,7 @@ def requests() -> list[bytes]:
     piece, chunked = _piece(), "Transfer-Encoding: chunked"
     return [
         _request("GET", "/healthz") * 3,
-        _request("GET", "/v1/sessions"),
+        _request("GET", "/v1/sessions", bearer),
         _request("GET", "/v1/sessions/abc/partitions/3?generation=1&at=0", bearer),
         _request("GET", "/v1/bulk/sessions/abc/partitions/3?generation=1&keyspace=default", bearer),
         _request("PUT", f"{load}/pieces/p", body=piece),

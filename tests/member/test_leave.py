@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from stele.adapters import pod_token
 from stele.member import limits
 from stele.member.leave import leave
 from stele.member.settings import read_settings
@@ -116,25 +117,47 @@ async def test_a_member_that_ends_or_hangs_does_not_hold_it_up(
             assert "timed out" in await asyncio.wait_for(leaving(member, 30), 5)
 
 
-async def test_nobody_outside_the_pod_can_announce_a_stop(tmp_path: Path) -> None:
+async def test_nobody_but_processes_of_the_pod_can_announce_a_stop(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1, replicas=1) as made:
         url = f"http://{made.members[0].host}:{made.members[0].ports[2]}/v1/stopping"
-        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.200", 0))
-        async with (
-            aiohttp.ClientSession(connector=elsewhere) as http,
-            http.post(url, data='{"seconds": 60}') as response,
-        ):
-            assert (response.status, await response.text()) == (
-                403,
-                "only a process of this pod may stop this member\n",
-            )
+        volume = read_settings(made.members[0].environment()).data_dir
+        own = pod_token.headers(pod_token.read(volume))
+        # A forwarded port comes from the loopback address.
+        for address, shown in (("127.0.0.200", own), ("127.0.0.1", {}), ("127.0.0.1", pod_token.headers(""))):
+            connector = aiohttp.TCPConnector(local_addr=(address, 0))
+            async with (
+                aiohttp.ClientSession(connector=connector) as http,
+                http.post(url, data='{"seconds": 60}', headers=shown) as response,
+            ):
+                assert (response.status, await response.text()) == (
+                    403,
+                    "only a process of this pod may stop this member\n",
+                )
         for body, text in (
             ('{"seconds": -1}', "Expected `float` >= 0.0 - at `$.seconds`"),
             ("{}", "missing required field `seconds`"),
         ):
-            async with made.http.post(url, data=body) as response:
+            async with made.http.post(url, data=body, headers=own) as response:
                 assert (response.status, text in await response.text()) == (400, True)
         assert not await reports_stopping(made)
+
+
+async def test_a_member_that_starts_anew_has_another_token(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, replicas=1) as made, master(made):
+        member = made.members[0]
+        volume = read_settings(member.environment()).data_dir
+        before = pod_token.read(volume)
+        gone = leaving(member, 30)
+        await eventually(lambda: reports_stopping(made), bool)
+        await member.kill()
+        assert (await asyncio.wait_for(gone, 5)).startswith("not announced: ")
+        await member.start()
+        await eventually(lambda: reports_stopping(made), lambda stopping: not stopping)
+        assert pod_token.read(volume) not in ("", before)
+        gone = leaving(member, 30)
+        await eventually(lambda: reports_stopping(made), bool)
+        made.may_stop.add(0)
+        await asyncio.wait_for(gone, 5)
 
 
 async def test_as_a_program_it_prints_one_line_and_never_fails_a_stop(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
+from stele.adapters import pod_token
 from stele.adapters.environment import read
 from stele.adapters.rocksdb.options import data_options, log_options
 from stele.adapters.tls.http_site import HttpSite
@@ -114,6 +115,12 @@ def certify(folder, name, ca=None, *, cluster=CLUSTER, role=Role.MEMBER, days=30
     made = (ca or shared_ca()).leaf(name, uris=[Holder(cluster, role, name).uri], days=days)
     bundle = b"".join(each.certificate for each in trusted) or made.trusted
     return Leaf(made.certificate, made.key, bundle).write(folder)
+
+
+def own_headers(volume):
+    """What a process of the pod shows, whose member has started."""
+    pod_token.write(volume, "secret of the pod")
+    return pod_token.headers("secret of the pod")
 
 
 def set_level(volume, level, grace_expired=True):

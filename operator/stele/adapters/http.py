@@ -43,7 +43,7 @@ async def _only_plain_bodies(request: web.Request, handler: Handler) -> web.Stre
 
 
 def is_local(request: web.Request) -> bool:
-    """Return whether a process of the same pod sent the request."""
+    """Return whether a request comes from inside the pod, or from a port that somebody forwards."""
     return request.remote in ("127.0.0.1", "::1")
 
 

@@ -5,6 +5,7 @@ from http.client import HTTPConnection, HTTPException
 
 import msgspec
 
+from stele.adapters import pod_token
 from stele.errors import Unavailable
 from stele.member import limits
 from stele.member.control.planned_stop import StoppingRequest, StopStatus
@@ -33,7 +34,9 @@ def _announce(settings: Settings, seconds: float) -> StopStatus:
         settings.local_host, settings.admin_port, timeout=limits.LEAVE_ANSWER_SECONDS_MAX
     )
     try:
-        connection.request("POST", "/v1/stopping", msgspec.json.encode(StoppingRequest(seconds)))
+        # A member that has started meanwhile has another one.
+        shown = pod_token.headers(pod_token.read(settings.data_dir))
+        connection.request("POST", "/v1/stopping", msgspec.json.encode(StoppingRequest(seconds)), shown)
         response = connection.getresponse()
         answer = response.read()
         if response.status != 200:

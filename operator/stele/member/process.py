@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from stele.adapters import pod_token
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
@@ -52,6 +53,7 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
         volume.lock()
         volume.check_features(SPOKEN)
         volume.create_folders()
+        pod_token.write(volume.root, volume.pod_token)
         try:
             return _open(settings, volume)
         except Corrupt as error:
@@ -143,7 +145,7 @@ class Process:
             self._settings,
             (volume, instance),
             engine,
-            transfer=LocalTransfer(self._settings),
+            transfer=LocalTransfer(self._settings, volume.pod_token),
             failed=self._failed,
             services=load_services(),
         )

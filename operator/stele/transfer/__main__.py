@@ -69,14 +69,12 @@ class Settings:
 def make_app(settings: Settings) -> tuple[web.Application, TlsAcceptor]:
     """Return the HTTP application of one member's transfer process, and what takes its connections."""
     tls = VolumeTls(settings.data, settings.tls_dir, settings.first_member_tls)
-    callers = Callers(tls)
+    callers = Callers(tls, settings.data)
     app = http.application(body_bytes_max=JOB_BYTES_MAX, middlewares=[callers.check])
     sessions = OpenCheckpoints(settings.data / "checkpoints")
 
     async def sent(request: web.Request) -> web.Response:
         """Report the bytes sent per session, to the member of this pod."""
-        if not http.is_local(request):
-            raise web.HTTPForbidden(text="sessions are only reported to the member in the same pod\n")
         return web.Response(body=msgspec.json.encode(sessions.sent()), content_type="application/json")
 
     StreamServer(sessions).add_routes(app)
@@ -101,8 +99,7 @@ def make_app(settings: Settings) -> tuple[web.Application, TlsAcceptor]:
     # Contexts are cleaned up in reverse order: jobs are cancelled before the processes that wait for jobs
     # end.
     app.cleanup_ctx.append(copying)
-    # Only the member of this pod may start copies.
-    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL), http.is_local)
+    add_job_routes(app, "/v1/copies", lambda: JobBoard(runner, DIRECT_JOBS_PARALLEL))
     return app, callers.acceptor
 
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from stele.adapters import http
+from stele.adapters import http, pod_token
 from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.http_site import HttpAcceptor, HttpSite
 from stele.adapters.tls.identity import read_dialling
@@ -123,7 +123,8 @@ def expected(shown: str, route: str, level: InternalTls) -> str:
     if shown in AT_HANDSHAKE:
         return CLOSED
     if route == STOPPING:
-        return LET_IN
+        # It takes the token of the pod, and no certificate instead.
+        return FORBIDDEN
     if shown == "plain":
         return NEEDS_TLS if level is InternalTls.REQUIRED else LET_IN
     return LET_IN if shown == ("master" if route == EXCHANGE else "admin") else FORBIDDEN
@@ -140,6 +141,23 @@ async def test_each_route_is_for_one_role(site: Site, shown: str, level: Interna
         )
         found, text = await site.ask(shown, method, path)
         assert found == expected(shown, route, level), (method, route, text)
+
+
+def own(site: Site) -> dict[str, str]:
+    return pod_token.headers(site.member.node.volume.pod_token)
+
+
+@pytest.mark.parametrize("level", InternalTls)
+async def test_a_planned_stop_is_announced_with_the_token_of_the_pod(site: Site, level: InternalTls) -> None:
+    """A forwarded port comes from the loopback address, too."""
+    await site.reach(level)
+    for shown in ("plain", "admin", "master"):
+        for wrong in ({}, pod_token.headers(""), pod_token.headers("wrong")):
+            assert (await site.ask(shown, "POST", STOPPING, headers=wrong))[0] == FORBIDDEN
+    assert (await site.ask("plain", "POST", STOPPING, headers=own(site)))[0] == LET_IN
+    assert (await site.ask("plain", "GET", STATUS, headers=own(site)))[0] == (
+        NEEDS_TLS if level is InternalTls.REQUIRED else LET_IN
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,7 +285,7 @@ async def test_changes_are_in_the_audit_with_who_asked_for_them(
     await site.ask("plain", "DELETE", "/v1/quarantine/volumes/none")
     await site.ask("admin", "GET", STATUS)
     await site.ask("master", "POST", EXCHANGE)
-    await site.ask("plain", "POST", STOPPING)
+    await site.ask("plain", "POST", STOPPING, headers=own(site))
     facts = [
         (each["who"], each["method"], each["route"], each["target"], each["status"]) for each in lines(caplog)
     ]

@@ -16,7 +16,7 @@ from stele.transfer.jobs.board import Report
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.server import open_checkpoints
 from stele.wire.copy.jobs import CopyJob
-from tests.transfer.checkpoints import TOKEN, make_checkpoint, transfer
+from tests.transfer.checkpoints import TOKEN, make_checkpoint, own_headers, transfer
 
 SIZE = 2_000_000
 RATE = 1_000_000
@@ -106,7 +106,7 @@ async def test_what_was_sent_is_told_to_the_member_of_the_pod(volume: Path, stag
     async with transfer(volume) as url, aiohttp.ClientSession() as http:
 
         async def sent() -> list[dict[str, object]]:
-            async with http.get(url + "/v1/sessions") as answer:
+            async with http.get(url + "/v1/sessions", headers=own_headers(volume)) as answer:
                 assert answer.status == 200
                 return (await answer.json())["sessions"]  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ from stele.core.control.commands import OpId, SessionTablet
 from stele.transfer.server import stream_server
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.copy.jobs import damage_note
-from tests.transfer.checkpoints import DEEP, NEIGHBOUR, copy_now, make_checkpoint, transfer
+from tests.transfer.checkpoints import DEEP, NEIGHBOUR, copy_now, make_checkpoint, own_headers, transfer
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -66,7 +66,7 @@ async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
 )
 async def test_garbage_is_answered(volume, body, text):
     async with transfer(volume) as url, aiohttp.ClientSession() as http:
-        async with http.post(f"{url}/v1/copies", data=body) as answer:
+        async with http.post(f"{url}/v1/copies", data=body, headers=own_headers(volume)) as answer:
             assert answer.status == 400
             assert text in (await answer.json())["detail"]
         async with http.get(f"{url}/v1/sessions/..%2f..%2fx/partitions/1?generation=1") as answer:

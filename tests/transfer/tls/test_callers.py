@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stele.adapters import pod_token
 from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.dialled import Secured
 from stele.adapters.tls.identity import TlsIdentity, trusting
@@ -37,6 +38,7 @@ from tests.transfer.checkpoints import (
     TOKEN,
     certify,
     make_checkpoint,
+    own_headers,
     set_level,
     transfer,
 )
@@ -94,6 +96,12 @@ def ask_now(url: str, path: str, context: ssl.SSLContext | None, token: str, sou
         return BROKEN
     finally:
         connection.close()
+
+
+def ask_raw(url: str, request: bytes) -> bytes:
+    with socket.create_connection(place_of(url), timeout=10) as connection:
+        connection.sendall(request)
+        return connection.recv(65_536)
 
 
 async def ask(
@@ -158,16 +166,45 @@ async def test_plain_requests_are_taken_below_required(volume: Path, tls: Path, 
         assert await statuses(url, None, "") == ([426] * 8 if required else MEMBER)
 
 
-async def test_in_the_pod_copies_and_sessions_are_for_its_processes_at_each_level(
-    volume: Path, tls: Path
+@pytest.mark.parametrize("level", STEPS)
+async def test_copies_and_sessions_are_for_who_has_the_token_of_the_pod(
+    volume: Path, tls: Path, level: InternalTls
 ) -> None:
+    """A forwarded port comes from the loopback address, too."""
+    set_level(volume, level)
     async with transfer(volume, tls) as url:
-        for level in STEPS:
-            set_level(volume, level)
-            for path, status in (("/v1/copies/s-1", 404), ("/v1/sessions", 200), ("/healthz", 200)):
-                assert await ask(url, path, source="127.0.0.1") == status
-        for path in (STREAM, RUN, "/v1/bulk/sessions/s-1/partitions/7?keyspace=default"):
-            assert await ask(url, path, token=TOKEN, source="127.0.0.1") == 426, path
+        assert await ask(url, "/healthz", source="127.0.0.1") == 200
+        for path, status in (("/v1/copies/s-1", 404), ("/v1/sessions", 200)):
+            (volume / pod_token.FILE).unlink(missing_ok=True)
+            for token in ("", "wrong", TOKEN):
+                assert await ask(url, path, token=token, source="127.0.0.1") == 403, "no member has started"
+            for secret in ("first", "second"):
+                pod_token.write(volume, secret)
+                assert await ask(url, path, token=secret, source="127.0.0.1") == status
+                assert await ask(url, path, token="wrong", source="127.0.0.1") == 403
+            assert await ask(url, path, token="first", source="127.0.0.1") == 403, "the member has another"
+            elsewhere = 426 if level is InternalTls.REQUIRED else 403
+            assert await ask(url, path, token="second", source=ELSEWHERE) == elsewhere
+            (volume / pod_token.FILE).write_bytes(b"")
+            request = f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \r\n\r\n"
+            assert b" 403 " in await asyncio.to_thread(ask_raw, url, request.encode())
+
+
+async def test_who_is_in_the_pod_without_tls_gets_nothing_else(volume: Path, tls: Path) -> None:
+    set_level(volume, InternalTls.REQUIRED)
+    token = own_headers(volume)["Authorization"].removeprefix("Bearer ")
+    async with transfer(volume, tls) as url:
+        for each in (TOKEN, token):
+            for path in (STREAM, RUN, "/v1/bulk/sessions/s-1/partitions/7?keyspace=default"):
+                assert await ask(url, path, token=each, source="127.0.0.1") == 426, path
+
+
+def test_nobody_but_the_user_of_the_pod_can_read_its_token(volume: Path) -> None:
+    pod_token.write(volume, "secret")
+    assert (volume / pod_token.FILE).stat().st_mode & 0o777 == 0o600
+    (volume / f"{pod_token.FILE}.new").write_text("half of one, of a process that died")
+    pod_token.write(volume, "another")
+    assert pod_token.read(volume) == "another"
 
 
 async def test_where_the_level_is_damaged_it_is_required(volume: Path, tls: Path) -> None:

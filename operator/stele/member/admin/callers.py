@@ -51,7 +51,7 @@ class Callers:
 
     def _refusal(self, request: web.Request, route: str, found: Caller | None) -> web.HTTPException | None:
         if route == STOPPING:
-            # Its handler lets in this pod's processes alone, which have no certificate.
+            # Its handler lets in this pod's processes alone, which have its token and no certificate.
             return None
         role = Role.MASTER if route == EXCHANGE else Role.ADMIN
         if found is None:

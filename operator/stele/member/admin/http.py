@@ -10,7 +10,7 @@ import mmh3
 import msgspec
 from aiohttp import web
 
-from stele.adapters import http
+from stele.adapters import http, pod_token
 from stele.core.control import commands as m
 from stele.errors import BadInput, SteleError
 from stele.member import limits
@@ -86,7 +86,7 @@ class Admin:
 
     async def _on_stopping(self, request: web.Request) -> web.Response:
         """Announce a planned stop, and answer whether it has to wait."""
-        if not http.is_local(request):
+        if not pod_token.is_own(request, self._node.volume.pod_token):
             raise web.HTTPForbidden(text="only a process of this pod may stop this member\n")
         try:
             seconds = msgspec.json.decode(await request.read(), type=StoppingRequest).seconds

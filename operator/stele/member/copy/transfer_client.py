@@ -2,27 +2,29 @@
 
 import aiohttp
 
+from stele.adapters import pod_token
 from stele.errors import Refused, Unavailable
 from stele.member.settings import Settings
 from stele.wire.urls import http_root
 
 CALL_SECONDS_MAX = 10.0
-HEADERS = {"Content-Type": "application/json"}
 
 
 class LocalTransfer:
-    """Implements ports.Transfer."""
+    """Implements ports.Transfer. `token` is that of the pod."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, token: str) -> None:
         self._root = http_root(settings.local_host, settings.transfer_port)
+        self._headers = {"Content-Type": "application/json", **pod_token.headers(token)}
         self._http: aiohttp.ClientSession | None = None
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Implement ports.Transfer."""
         if self._http is None:
-            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS_MAX))
+            timeout = aiohttp.ClientTimeout(total=CALL_SECONDS_MAX)
+            self._http = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
         try:
-            async with self._http.request(method, self._root + path, data=body, headers=HEADERS) as response:
+            async with self._http.request(method, self._root + path, data=body) as response:
                 content, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(str(error) or type(error).__name__) from error

@@ -15,6 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from stele.adapters import pod_token
 from stele.core.formats import FormatRange
 from stele.errors import Conflict, Corrupt, Unavailable
 from stele.member import limits
@@ -76,10 +77,10 @@ T = TypeVar("T", Superblock, Consensus)
 
 
 class Volume:
-    """File access; paths are relative to the volume's directory."""
+    """File access; paths are relative to the volume's directory. `pod_token` is this process' own."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.pod_token = root, pod_token.make()
         self._threads = ThreadPoolExecutor(PARALLEL_FILES, "files")
 
     def path(self, name: str) -> Path:

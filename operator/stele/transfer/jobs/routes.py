@@ -21,14 +21,9 @@ _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
 
 
-def add_job_routes(
-    app: web.Application,
-    prefix: str,
-    make_board: Callable[[], JobBoard],
-    allowed: Callable[[web.Request], bool] = lambda request: True,
-) -> None:
-    """Serve a board below `prefix` while the application runs. Requests that are not `allowed` get 403."""
-    handlers = _Handlers(make_board, allowed)
+def add_job_routes(app: web.Application, prefix: str, make_board: Callable[[], JobBoard]) -> None:
+    """Serve a board below `prefix` while the application runs."""
+    handlers = _Handlers(make_board)
     app.router.add_post(prefix, handlers.post)
     app.router.add_get(f"{prefix}/{{session}}", handlers.get)
     app.router.add_delete(f"{prefix}/{{session}}", handlers.delete)
@@ -41,9 +36,8 @@ async def _healthz(request: web.Request) -> web.Response:
 
 
 class _Handlers:
-    def __init__(self, make_board: Callable[[], JobBoard], allowed: Callable[[web.Request], bool]) -> None:
+    def __init__(self, make_board: Callable[[], JobBoard]) -> None:
         self._make_board = make_board
-        self._allowed = allowed
         self._board: JobBoard | None = None
 
     async def running(self, app: web.Application) -> AsyncIterator[None]:
@@ -52,16 +46,13 @@ class _Handlers:
         yield
         await self._board.close()
 
-    def _get_board(self, request: web.Request) -> JobBoard:
+    def _get_board(self) -> JobBoard:
         assert self._board is not None
-        if not self._allowed(request):
-            body = _error("FORBIDDEN", "copies can only be requested from inside the pod")
-            raise web.HTTPForbidden(text=body.decode(), content_type=_JSON)
         return self._board
 
     async def post(self, request: web.Request) -> web.Response:
         """Submit a job."""
-        board = self._get_board(request)
+        board = self._get_board()
         try:
             job = _decode(await request.read())
         except UNREADABLE as wrong:
@@ -75,13 +66,13 @@ class _Handlers:
     async def get(self, request: web.Request) -> web.Response:
         """Return a job's status."""
         session = request.match_info["session"]
-        status = self._get_board(request).status(session)
+        status = self._get_board().status(session)
         return _unknown(session) if status is None else _status(200, status)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Stop and forget a job."""
         session = request.match_info["session"]
-        known = await self._get_board(request).cancel(session)
+        known = await self._get_board().cancel(session)
         return web.Response(status=204) if known else _unknown(session)
 
 

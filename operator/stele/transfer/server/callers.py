@@ -4,7 +4,7 @@
 | --- | --- |
 | `/v1/sessions/<session>/partitions/<p>`, `/v1/bulk/sessions/<session>/...` | who has the session's token |
 | `/v1/bulk/loads/<load>...` | a member, or who has the load's token |
-| `/v1/sessions`, `/v1/copies...` | processes of this pod |
+| `/v1/sessions`, `/v1/copies...` | processes of this pod, who have its token |
 | `/healthz` | anyone |
 
 With TLS, a certificate is not demanded, as Spark has none; one that is shown has to be that of a member of
@@ -15,11 +15,12 @@ Required only from this pod, and only on the routes for it and `/healthz`.
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from stele.adapters import http
+from stele.adapters import http, pod_token
 from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.http_site import HttpAcceptor, caller, tls_required
@@ -31,7 +32,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LIMITS = TlsLimits(waiting_max=1000, handshakes_max=256, handshake_seconds_max=5.0)
 LOGGED_SECONDS = 10.0
 """Connections and requests that are refused are logged once per this interval."""
-LOCAL_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}", "/healthz")
+POD_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}")
+LOCAL_ROUTES = (*POD_ROUTES, "/healthz")
+JSON = "application/json"
 WHAT_TO_DO = "use https, see docs/operating/security.md"
 
 
@@ -48,8 +51,8 @@ class TransferAcceptor(HttpAcceptor):
 class Callers:
     """Lets requests in, or answers 401, 403 and 426, with what is expected. `acceptor` is for the port."""
 
-    def __init__(self, tls: VolumeTls) -> None:
-        self._tls = tls
+    def __init__(self, tls: VolumeTls, data: Path) -> None:
+        self._tls, self._data = tls, data
         self._refused = RateLimitedLog(LOGGED_SECONDS)
         self.acceptor = TransferAcceptor(tls.identity, self._log, LIMITS)
 
@@ -62,6 +65,22 @@ class Callers:
         return await handler(request)
 
     def _refusal(self, request: web.Request) -> web.HTTPException | None:
+        if (refused := self._stranger(request)) is not None:
+            return refused
+        if http.route_of(request) in POD_ROUTES and not self._is_of_this_pod(request):
+            body = _error("FORBIDDEN", "this is for processes of the same pod, who show its token")
+            return web.HTTPForbidden(text=body, content_type=JSON)
+        return None
+
+    def _is_of_this_pod(self, request: web.Request) -> bool:
+        """Return whether a process of this pod asks; the file is read as the member may have started anew."""
+        try:
+            return pod_token.is_own(request, pod_token.read(self._data))
+        except OSError as error:
+            log.error("the token of this pod cannot be read: %s", error)
+            return False
+
+    def _stranger(self, request: web.Request) -> web.HTTPException | None:
         if request.transport is None:
             return web.HTTPForbidden(text="the connection was closed\n")
         if not is_encrypted(request):
@@ -78,13 +97,16 @@ class Callers:
         if load is None or http.bears(request, self._tls.identity.load_token(load)):
             return None
         text = f"load {load[:63]} requires its token, Authorization: Bearer TOKEN, or a member's certificate"
-        body = msgspec.json.encode({"code": "UNAUTHORIZED", "detail": text}).decode()
-        return web.HTTPUnauthorized(text=body, content_type="application/json")
+        return web.HTTPUnauthorized(text=_error("UNAUTHORIZED", text), content_type=JSON)
 
     def _log(self, address: str, why: str) -> None:
         if (suppressed := self._refused.admit()) is not None:
             text = "%s is refused at the transfer port: %s (%d more were not logged)"
             log.warning(text, address, why.strip(), suppressed)
+
+
+def _error(code: str, detail: str) -> str:
+    return msgspec.json.encode({"code": code, "detail": detail}).decode()
 
 
 def is_encrypted(request: web.Request) -> bool:
