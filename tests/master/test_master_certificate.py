@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from stele.adapters import http
 from stele.adapters.members.client import MemberClient
 from stele.adapters.pki.certificates import is_signed_by, make_authority
 from stele.adapters.tls import identity as tested
@@ -92,7 +93,7 @@ async def made(
 ) -> AsyncIterator[tuple[Master, Member]]:
     member = Member(folder, plain=plain)
     member.show(shown or identity(Role.MEMBER, "demo-1", UID))
-    app = web.Application()
+    app = http.application()
     app.router.add_post("/v1/exchange", member.answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

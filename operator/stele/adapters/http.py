@@ -8,6 +8,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from stele.adapters.connections import CONNECTIONS, Connections
+
 BODY_BYTES_MAX = 1024 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -15,13 +17,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def application(
     *, body_bytes_max: int = BODY_BYTES_MAX, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
-    """Return an application that rejects compressed bodies, which could expand to a volume's size."""
+    """Return an application that rejects compressed bodies, which could expand to a volume's size.
+
+    Its connections are limited where `adapters.tls.http_site` listens.
+    """
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
-    return web.Application(
+    connections = Connections()
+    app = web.Application(
         client_max_size=body_bytes_max,
-        middlewares=[_only_plain_bodies, *middlewares],
+        middlewares=[connections.watch, _only_plain_bodies, *middlewares],
         handler_args={"auto_decompress": False},
     )
+    app[CONNECTIONS] = connections
+    return app
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -17,7 +17,7 @@ from stele.adapters import pod_token
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
-from stele.adapters.tls.http_site import site_of
+from stele.adapters.tls.http_site import HttpSite
 from stele.core.formats import SPOKEN
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
@@ -207,7 +207,7 @@ class Process:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         for host in self._hosts:
-            await site_of(runner, host, port, tls).start()
+            await HttpSite(runner, tls, host, port).start()
 
     async def _listen_to_members(self, node: Node, stack: AsyncExitStack) -> None:
         """Listen to members once the volume is read: unknown promises can neither be kept nor changed."""

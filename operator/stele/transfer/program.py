@@ -13,7 +13,7 @@ from aiohttp import web
 
 from stele.adapters.listening import listen_hosts
 from stele.adapters.tls.acceptor import TlsAcceptor
-from stele.adapters.tls.http_site import site_of
+from stele.adapters.tls.http_site import HttpSite
 from stele.errors import BadInput
 
 SETTINGS_WRONG = 2
@@ -69,7 +69,7 @@ async def _until_stopped(app: web.Application, host: str, port: int, acceptor: T
     try:
         await runner.setup()
         for each in listen_hosts(host):
-            await site_of(runner, each, port, acceptor).start()
+            await HttpSite(runner, acceptor, each, port).start()
         await stopped.wait()
     finally:
         await runner.cleanup()

@@ -54,6 +54,17 @@ async def answers(member: MemberProcess) -> bytes:
         return b""
 
 
+async def test_a_connection_that_does_not_end_its_headers_is_closed_at_each_port(one: Cluster) -> None:
+    member = one.members[0]
+    await member.start_transfer()
+    await eventually(lambda: answers(member), bool)
+    begun = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+    found = await asyncio.gather(*(answer_of(member.host, port, begun) for port in member.ports[2:5]))
+    assert found == [b""] * 3
+    for port in member.ports[2:5]:
+        assert b"HTTP/1.1 " in await answer_of(member.host, port, begun + b"Connection: close\r\n\r\n")
+
+
 async def test_a_header_of_other_bytes_is_401_without_a_traceback(one: Cluster, tmp_path: Path) -> None:
     member = one.members[0]
     await member.start_transfer()

@@ -8,9 +8,11 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
+from stele.adapters.connections import CONNECTIONS
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
 from stele.adapters.tls.identity import TlsIdentity
 from stele.adapters.tls.peer import Certificate
@@ -39,10 +41,14 @@ class HttpAcceptor(TlsAcceptor):
 
 
 class HttpSite(web.BaseSite):
-    """Serves an application at a port; what its acceptor has not let in yet is closed with it."""
+    """Serves an `http.application` at a port, within the limits of its connections.
 
-    def __init__(self, runner: web.BaseRunner, acceptor: TlsAcceptor, host: str, port: int) -> None:
+    Without an acceptor all are plain. What it has not let in yet is closed with the site.
+    """
+
+    def __init__(self, runner: web.AppRunner, acceptor: TlsAcceptor | None, host: str, port: int) -> None:
         super().__init__(runner)
+        self._connections = runner.app[CONNECTIONS]
         self._acceptor, self._host, self._port = acceptor, host, port
 
     @property
@@ -55,18 +61,15 @@ class HttpSite(web.BaseSite):
         await super().start()
         make = self._runner.server
         assert make is not None, "the runner is set up before a site is made"
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: self._acceptor.accept(make), self._host, self._port)
+        arrive = partial(self._connections.accept, make)
+        begin = arrive if self._acceptor is None else partial(self._acceptor.accept, arrive)
+        self._server = await asyncio.get_running_loop().create_server(begin, self._host, self._port)
 
     async def stop(self) -> None:
         """Implement web.BaseSite."""
         await super().stop()
-        self._acceptor.close()
-
-
-def site_of(runner: web.BaseRunner, host: str, port: int, acceptor: TlsAcceptor | None) -> web.BaseSite:
-    """Return a site for what the acceptor takes; for plain connections alone without one."""
-    return web.TCPSite(runner, host, port) if acceptor is None else HttpSite(runner, acceptor, host, port)
+        if self._acceptor is not None:
+            self._acceptor.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,6 @@ def caller(request: web.Request) -> Caller | None:
 
 
 def tls_required(what_to_do: str) -> web.HTTPException:
-    """Return the answer to a plain request that is not taken; the connection is closed."""
+    """Return the answer to a plain request that is not taken."""
     text = f"this port takes only TLS connections: {what_to_do}\n"
-    refusal = web.HTTPUpgradeRequired(text=text, headers={"Upgrade": "TLS/1.2"})
-    refusal.force_close()
-    return refusal
+    return web.HTTPUpgradeRequired(text=text, headers={"Upgrade": "TLS/1.2"})

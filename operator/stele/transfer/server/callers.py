@@ -65,7 +65,7 @@ class Callers:
         return await handler(request)
 
     def _refusal(self, request: web.Request) -> web.HTTPException | None:
-        if (refused := self._stranger(request)) is not None:
+        if (refused := self._sender_refusal(request)) is not None:
             return refused
         if http.route_of(request) in POD_ROUTES and not self._is_of_this_pod(request):
             body = _error("FORBIDDEN", "this is for processes of the same pod, who show its token")
@@ -80,7 +80,7 @@ class Callers:
             log.error("the token of this pod cannot be read: %s", error)
             return False
 
-    def _stranger(self, request: web.Request) -> web.HTTPException | None:
+    def _sender_refusal(self, request: web.Request) -> web.HTTPException | None:
         if request.transport is None:
             return web.HTTPForbidden(text="the connection was closed\n")
         if not is_encrypted(request):
