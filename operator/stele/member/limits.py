@@ -149,10 +149,11 @@ PEER_HANDSHAKES_MAX = 256
 beyond either the oldest one is closed."""
 
 AUDIT_LINES_PER_SECOND_MAX = 100
+AUDIT_READS_PER_SECOND_MAX = 10
 AUDIT_REFUSED_SECONDS = 1.0
 AUDIT_TARGET_CHARACTERS_MAX = 500
-"""Lines about changes that somebody asks for; time between two lines about refused requests; of the path in
-them."""
+"""Lines about changes that somebody asks for, and about reads of data; time between two lines about refused
+requests; of the path in them."""
 
 CERTIFICATE_LOOK_SECONDS = 10.0
 """Interval of checks whether the files of the certificate have changed."""

@@ -24,7 +24,7 @@ from stele.core.control.member_settings import MemberSettings
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.member import limits
-from stele.member.admin.audit import Asked, Audit
+from stele.member.admin.audit import READS_OF_DATA, Asked, Audit
 from stele.member.admin.callers import Callers
 from stele.member.admin.http import Admin
 from stele.member.bulk.routes import BulkRoutes
@@ -305,6 +305,27 @@ async def test_changes_are_in_the_audit_with_who_asked_for_them(
             200,
         ),
     ]
+
+
+async def test_reads_of_data_are_in_the_audit(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert {("GET", route) for route in READS_OF_DATA} <= set(site.routes)
+    for path in ("/v1/digest?partition=0", "/v1/quarantine/tablets/0/1/entries", "/v1/bulk/loads/l-1"):
+        await site.ask("admin", "GET", path)
+    await site.ask("admin", "GET", "/v1/bulk/table")
+    assert {(each["who"], each["route"]) for each in lines(caplog)} == {
+        (f"stele://{CLUSTER}/admin/one", route) for route in READS_OF_DATA
+    }
+
+
+def test_reads_have_lines_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    audit, most = Audit(lambda: 0.0), limits.AUDIT_READS_PER_SECOND_MAX
+    for who in ("anonymous ADDRESS", "stele://UID/admin/admin"):
+        audited(audit, "GET", 200, most + 5, who=who, route="/v1/digest")
+        audited(audit, "DELETE", 200, 1, who=who)
+    assert len(lines(caplog)) == 2 * (most + 1)
+    assert not any("missing" in each for each in lines(caplog))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""A line for each change that somebody asks a member for, and for each request that is refused.
+"""A line for each change and for data that somebody asks a member for, and for each request that is refused.
 
 The line is JSON: `who` is the URI of the certificate, or `anonymous ADDRESS` without TLS; `method`, `route`
 and `target`, the path that was asked for; `status` of the answer, 0 when there was none.
 """
 
+import itertools
 import json
 import logging
 import time
@@ -23,6 +24,10 @@ log = logging.getLogger("stele.audit")
 log.setLevel(logging.INFO)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
+READS_OF_DATA = frozenset(
+    {"/v1/digest", "/v1/quarantine/tablets/{partition}/{generation}/entries", "/v1/bulk/loads/{load}"}
+)
+"""Routes that show keys or values, or the token with which data is sent. Exports begin with a change."""
 REFUSED = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UPGRADE_REQUIRED})
 ANONYMOUS = "anonymous"
 
@@ -37,20 +42,24 @@ class Asked(NamedTuple):
 
 class Audit:
     """`note` writes the lines. Of changes there are at most `AUDIT_LINES_PER_SECOND_MAX` of those who show a
-    certificate, and as many of others; of refusals, and of changes of what there is not, one per
-    `AUDIT_REFUSED_SECONDS`. The next line says how many are missing."""
+    certificate, and as many of others; of reads `AUDIT_READS_PER_SECOND_MAX` in the same way; of refusals,
+    and of changes of what there is not, one per `AUDIT_REFUSED_SECONDS`. The next line of the kind says how
+    many are missing."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._refused = RateLimitedLog(limits.AUDIT_REFUSED_SECONDS, now)
-        self._changes = {is_anonymous: _Budget(now) for is_anonymous in (True, False)}
+        most = {False: limits.AUDIT_LINES_PER_SECOND_MAX, True: limits.AUDIT_READS_PER_SECOND_MAX}
+        kinds = itertools.product(most, (True, False))
+        self._budgets = {(reads, anonymous): _Budget(most[reads], now) for reads, anonymous in kinds}
 
     def note(self, request: web.Request, asked: Asked, status: int) -> None:
         """Note how a request has ended."""
-        changes = asked.by_hand and request.method not in READS
-        if status in REFUSED or (changes and not asked.route):
+        reads = request.method in READS
+        is_data = asked.route in READS_OF_DATA if reads else asked.by_hand
+        if status in REFUSED or (is_data and not asked.route):
             missing = self._refused.admit()
-        elif changes:
-            missing = self._changes[asked.who.startswith(ANONYMOUS)].admit()
+        elif is_data:
+            missing = self._budgets[reads, asked.who.startswith(ANONYMOUS)].admit()
         else:
             return
         if missing is not None:
@@ -61,16 +70,16 @@ class Audit:
 class _Budget:
     """Lines of one second."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, most: int, now: Callable[[], float]) -> None:
+        self._most, self._now = most, now
         self._second, self._lines, self._missing = 0, 0, 0
 
     def admit(self) -> int | None:
-        """Return how many lines of changes were left out before this one; None when this one is."""
+        """Return how many lines were left out before this one; None when this one is."""
         if (second := int(self._now())) != self._second:
             self._second, self._lines = second, 0
         self._lines += 1
-        if self._lines > limits.AUDIT_LINES_PER_SECOND_MAX:
+        if self._lines > self._most:
             self._missing += 1
             return None
         missing, self._missing = self._missing, 0
