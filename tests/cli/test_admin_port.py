@@ -1,7 +1,7 @@
 """`kubectl stele` where members take TLS: through a forwarded port, with the admin certificate."""
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,17 @@ async def reached(folder: Path, level: InternalTls, number: int = 2) -> AsyncIte
 
 @asynccontextmanager
 async def shell(
-    run: Run, folder: Path, members: Cluster, known: dict[str, Any], *, swapped: bool = False
+    run: Run,
+    folder: Path,
+    members: Cluster,
+    known: dict[str, Any],
+    *,
+    swapped: bool = False,
+    forbidden: Collection[str] = (),
 ) -> AsyncIterator[Shell]:
     places = {i: f"http://{each.host}:{each.ports[2]}" for i, each in members.members.items()}
     pods = {f"m{1 - index if swapped else index}:7001": place for index, place in places.items()}
-    async with fake_api(folder, pods, known) as path:
+    async with fake_api(folder, pods, known, forbidden=forbidden) as path:
         yield Shell(run, path)
 
 
@@ -77,11 +83,15 @@ async def test_commands_are_sent_with_the_admin_certificate(
         assert f'"who": "stele://{CLUSTER}/admin/admin", "method": "DELETE"' in line
 
 
-async def test_entries_are_dumped_through_a_forwarded_port(run: Run, tmp_path: Path) -> None:
-    level = InternalTls.REQUIRED
+@pytest.mark.parametrize(
+    ("level", "forbidden"), [(InternalTls.REQUIRED, ()), (InternalTls.DIAL, ("portforward",))]
+)
+async def test_entries_are_dumped_through_a_forwarded_port_or_the_proxy(
+    run: Run, tmp_path: Path, level: InternalTls, forbidden: tuple[str, ...]
+) -> None:
     async with (
         reached(tmp_path, level, 3) as members,
-        shell(run, tmp_path, members, objects(level, secret(ADMIN))) as ask,
+        shell(run, tmp_path, members, objects(level, secret(ADMIN)), forbidden=forbidden) as ask,
     ):
         for number in range(3):
             assert await Client(members).set(0, key_in(0, 12, number), b"v")
@@ -132,6 +142,38 @@ async def test_below_required_they_are_sent_plain(run: Run, tmp_path: Path) -> N
         assert (await ask("tablet", "m0", "0", "-o", "json")).json["partition"] == 0
         await ask("quarantine", "purge", "m0", "0/7", "--yes")
         assert '"who": "anonymous 127.0.0.1"' in audit(members)[0]
+
+
+async def test_who_may_not_forward_ports_goes_through_the_proxy_below_required(
+    run: Run, tmp_path: Path
+) -> None:
+    level, known = InternalTls.DIAL, objects(InternalTls.DIAL, secret(ADMIN))
+    async with reached(tmp_path, level, 3) as members:
+        async with shell(run, tmp_path, members, known, forbidden=["portforward"]) as ask:
+            assert (await ask("tablet", "m0", "0", "-o", "json")).json["partition"] == 0
+            await ask("quarantine", "purge", "m0", "0/7", "--yes")
+        assert '"who": "anonymous 127.0.0.1"' in audit(members)[0]
+        async with shell(run, tmp_path, members, known, forbidden=["portforward", "proxy"]) as ask:
+            for words in (("tablet", "m0", "0"), ("quarantine", "dump", "m0", "0/7")):
+                ran = await ask(*words)
+                assert ran.code != 0
+                assert "pods/proxy is forbidden" in ran.err
+                assert "the right to get and create pods/portforward" in ran.err
+
+
+async def test_at_required_who_may_not_forward_ports_is_told_so(run: Run, tmp_path: Path) -> None:
+    level = InternalTls.REQUIRED
+    async with (
+        reached(tmp_path, level) as members,
+        shell(run, tmp_path, members, objects(level, secret(ADMIN)), forbidden=["portforward"]) as ask,
+    ):
+        for words in (("tablet", "m0", "0"), ("quarantine", "dump", "m0", "0/7")):
+            ran = await ask(*words)
+            assert (ran.code != 0, "create pods/portforward" in ran.err, "Traceback" in ran.err) == (
+                True,
+                True,
+                False,
+            )
 
 
 async def test_other_certificates_are_refused(run: Run, tmp_path: Path) -> None:

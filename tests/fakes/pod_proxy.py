@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,23 @@ CHANNELS = "v4.channel.k8s.io"
 
 @asynccontextmanager
 async def fake_api(
-    folder: Path, pods: Mapping[str, str], objects: Mapping[str, dict[str, Any] | None] | None = None
+    folder: Path,
+    pods: Mapping[str, str],
+    objects: Mapping[str, dict[str, Any] | None] | None = None,
+    *,
+    forbidden: Collection[str] = (),
 ) -> AsyncIterator[Path]:
     """A kubeconfig of a server that knows these pods: what a client names (`demo-0:7001`), and its URL.
 
     It has these objects too, by path below the namespace (`secrets/demo`); None is one that may not be read.
+    Nobody has the `forbidden` ones of the rights to `proxy` and `portforward`.
     """
     known = objects or {}
 
     async def passed_on(request: web.Request) -> web.Response:
         pod = request.match_info["pod"]
+        if "proxy" in forbidden:
+            return _refusal(403, "Forbidden", "pods/proxy is forbidden")
         if pod not in pods:
             return _refusal(404, "NotFound", f'pods "{pod.partition(":")[0]}" not found')
         url = f"{pods[pod]}/{request.match_info['path']}"
@@ -44,6 +51,8 @@ async def fake_api(
             return _refusal(503, "ServiceUnavailable", f"error trying to reach service: {error}")
 
     async def forward(request: web.Request) -> web.StreamResponse:
+        if "portforward" in forbidden:
+            return _refusal(403, "Forbidden", "pods/portforward is forbidden")
         place, port = pods.get(f"{request.match_info['pod']}:{PORT}"), request.query["ports"]
         if place is None:
             return _refusal(404, "NotFound", "pods not found")

@@ -2,6 +2,7 @@
 
 Plain ones go through `pods/proxy`. Where members are dialled with TLS, they go through `pods/portforward`,
 with the certificate in the Secret `CLUSTER-admin-tls`: the API server sees neither request nor answer.
+Who may not forward ports goes on with plain ones, which members take until `Required`.
 """
 
 import base64
@@ -9,7 +10,7 @@ import binascii
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -35,7 +36,7 @@ from stele.adapters.tls.peer import Certificate, Expected, peer_refusal
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS
-from stele.errors import BadInput, Refused, Unavailable
+from stele.errors import BadInput, Refused, SteleError, Unavailable
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
 from stele.wire.pods import admin_secret_name
@@ -48,6 +49,10 @@ NO_RIGHT = (
     "{cluster}-data-admin --verb=get --resource=secrets --resource-name={secret}; kubectl -n {namespace} "
     "create role {cluster}-port-forward --verb=get,create --resource=pods/portforward; and a "
     "rolebinding of each for you"
+)
+NO_FORWARD = (
+    "to ask members with TLS takes the right to get and create pods/portforward, which you do not have in "
+    "namespace {namespace}"
 )
 NO_SECRET = (
     "Secret {secret} has no usable certificate ({error}): the operator makes it; the condition "
@@ -67,6 +72,10 @@ class _Admin:
         return peer_refusal(certificate, expected, time.time(), GRACE_SECONDS)
 
 
+class _NotForwardedError(Exception):
+    """The API server does not forward ports for this user; nothing was sent."""
+
+
 class AdminPort:
     """Members' port 7001 in one namespace."""
 
@@ -82,22 +91,37 @@ class AdminPort:
         admin = await self._admin(member)
         if isinstance(admin, _Admin):
             timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-            async with self._request(admin, (method, member, path), query, timeout) as answer:
-                return answer.status, await answer.text(errors="replace")
+            try:
+                async with self._request(admin, (method, member, path), query, timeout) as answer:
+                    return answer.status, await answer.text(errors="replace")
+            except _NotForwardedError as error:
+                admin = str(error)
         status, text = await self._api.to_pod(method, self._namespace, _pod(member), path, query)
         if status == HTTPStatus.UPGRADE_REQUIRED:
             raise Refused(f"{member} takes only TLS: {admin or text.strip()}", "FORBIDDEN")
+        if status == HTTPStatus.FORBIDDEN and admin:
+            raise Refused(f"{error_of(method, path, status, text).text}; {admin}", "FORBIDDEN")
         return status, text
 
     async def stream(self, member: str, path: str) -> AsyncGenerator[bytes]:
         """Iterate the body of the answer to a GET, however large."""
         admin = await self._admin(member)
-        if not isinstance(admin, _Admin):
+        if isinstance(admin, _Admin):
+            try:
+                async for chunk in self._stream_with_tls(admin, member, path):
+                    yield chunk
+                return
+            except _NotForwardedError as error:
+                admin = str(error)
+        try:
             place = self._namespace, _pod(member)
             async with self._api.through_pod("GET", place, path, None, {}) as answer:
                 async for chunk in answer.content.iter_any():
                     yield chunk
-            return
+        except SteleError as error:
+            raise type(error)(f"{error.text}; {admin}" if admin else error.text, error.code) from error
+
+    async def _stream_with_tls(self, admin: _Admin, member: str, path: str) -> AsyncGenerator[bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         async with self._request(admin, ("GET", member, path), {}, timeout) as answer:
             if answer.status >= 300:
@@ -109,10 +133,15 @@ class AdminPort:
     async def _request(
         self, admin: _Admin, way: tuple[str, str, str], query: Query, timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer; `way` is the method, the member and the path."""
+        """Yield the answer; `way` is the method, the member and the path. Raises _NotForwardedError."""
         method, member, path = way
-        tunnel = self._api.forward(self._namespace, member, ADMIN_PORT)
-        async with tunnel as socket, forwarded(socket) as (port, forward, make_socket):
+        async with AsyncExitStack() as stack:
+            try:
+                tunnel = self._api.forward(self._namespace, member, ADMIN_PORT)
+                socket = await stack.enter_async_context(tunnel)
+            except Refused as error:
+                raise _NotForwardedError(NO_FORWARD.format(namespace=self._namespace)) from error
+            port, forward, make_socket = await stack.enter_async_context(forwarded(socket))
             url, connector = f"https://127.0.0.1:{port}{path}", CheckedConnector(admin.refusal, make_socket)
             given: dict[str, Any] = {"params": query, "ssl": admin.context, "server_hostname": member}
             given["allow_redirects"] = False
