@@ -13,6 +13,7 @@ from stele.cli import (
     copies,
     handover,
     planning,
+    playground,
     promote,
     quarantine,
     recover,
@@ -67,6 +68,7 @@ for command in (
     bulk.dump,
 ):
     app.command()(command)
+app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})(playground.playground)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(copies.app, name="copies")
 app.add_typer(transactions.app, name="tx")

@@ -1,0 +1,33 @@
+"""`kubectl stele playground`: runs the program of that name, which needs more than this command."""
+
+import importlib.util
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from stele.errors import BadInput
+
+NEEDED = ("kopf", "rocksdict", "uvloop")
+"""Modules of operator and member that this command does without."""
+
+
+def playground(
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="See --help.")] = None,
+) -> None:
+    """Run a whole cluster on this machine, without Kubernetes, to look at.
+
+    \b
+    Examples:
+      kubectl stele playground --help
+      kubectl stele playground up
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BadInput(
+            f"a playground runs operator and members, and {', '.join(missing)} is not installed: "
+            "pip install '.[playground]' in a clone of Stele"
+        )
+    # In place of this process, so that Ctrl-C reaches it alone.
+    os.execv(sys.executable, [sys.executable, "-m", "stele.playground", *(arguments or [])])

@@ -1,0 +1,1 @@
+"""Application: a whole cluster on one machine without Kubernetes (docs/operating/playground.md)."""
