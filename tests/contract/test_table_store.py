@@ -1,7 +1,8 @@
-"""One suite for the table's store: in memory, and in ConfigMaps of a simulated and of a real API server."""
+"""One suite for the table's store: in memory, and in ConfigMaps: files, a simulated and a real API server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from stele.core.security.level import InternalTls
 from stele.core.table.table import Member, Partition
 from stele.errors import BadInput, Conflict, Corrupt, Uncertain
 from stele.master.loop import fresh_head
+from stele.playground.api import FileApi
+from stele.playground.objects import ObjectFiles
 from stele.ports.control_loop import TableStore
 from stele.wire.configmap import MEMBERS_MAX
 from tests.contract.conftest import REAL, simulated_api
@@ -73,12 +76,14 @@ class Kubernetes:
 Place = Memory | Kubernetes
 
 
-@pytest.fixture(params=["memory", "simulated", REAL])
-async def table(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture(params=["memory", "files", "simulated", REAL])
+async def table(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Where one table is stored."""
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "1"}
     if request.param == "memory":
         yield Memory(StoredObjects())
+    elif request.param == "files":
+        yield Kubernetes(FileApi(ObjectFiles(tmp_path)), NAMESPACE, owner)
     elif request.param == "simulated":
         yield Kubernetes(simulated_api(), NAMESPACE, owner)
     else:

@@ -68,7 +68,7 @@ for command in (
     bulk.dump,
 ):
     app.command()(command)
-app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})(playground.playground)
+app.command(context_settings=playground.PASSED_ON)(playground.playground)
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(copies.app, name="copies")
 app.add_typer(transactions.app, name="tx")

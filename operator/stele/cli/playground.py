@@ -9,19 +9,28 @@ import typer
 
 from stele.errors import BadInput
 
+# What follows the first word is for that program, --help too.
+PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
 NEEDED = ("kopf", "rocksdict", "uvloop")
 """Modules of operator and member that this command does without."""
 
 
 def playground(
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="See --help.")] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="up, load, scale, kill, drain, state, status, why or down."),
+    ] = None,
 ) -> None:
     """Run a whole cluster on this machine, without Kubernetes, to look at.
 
+    Without a command it lists the commands; `kubectl stele playground COMMAND --help` explains each.
+
     \b
     Examples:
-      kubectl stele playground --help
       kubectl stele playground up
+      kubectl stele playground load
+      kubectl stele playground scale 4
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:

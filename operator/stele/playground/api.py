@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
-from stele.adapters.kubernetes.api import REQUEST_SECONDS, AlreadyExists, Api, NotFound
+from stele.adapters.kubernetes.api import CONFIG_MAPS, REQUEST_SECONDS, AlreadyExists, Api, Kind, NotFound
 from stele.errors import BadInput, Conflict, SteleError
 from stele.playground.files import Object
 from stele.playground.objects import KINDS, ObjectFiles
@@ -45,7 +46,8 @@ def _answer(files: ObjectFiles, method: str, path: str, query: Mapping[str, str]
     kind = KINDS.get(found["plural"]) if found else None
     if found is None or kind is None:
         raise NotFound(f"a playground has no {path[:200]}")
-    name, given = found["name"], _given(body)
+    name = found["name"]
+    given = _given(kind, name, body)
     match method, name:
         case "GET", None:
             return {"items": files.list(kind, query.get("labelSelector", "")), "metadata": {}}
@@ -54,10 +56,10 @@ def _answer(files: ObjectFiles, method: str, path: str, query: Mapping[str, str]
         case "POST", None:
             return files.create(kind, given)
         case "PUT", _ if name is not None:
-            return files.replace(kind, given)
+            return files.replace(kind, {**given, "metadata": {**given["metadata"], "name": name}})
         case "PATCH", _ if name is not None and found["status"]:
-            version = str((given.get("metadata") or {}).get("resourceVersion", ""))
-            return files.patch_status(kind, name, given["status"], version)
+            version = given["metadata"].get("resourceVersion", "")
+            return files.patch_status(kind, name, given.get("status") or {}, version)
         case "PATCH", _ if name is not None:
             return files.patch(kind, name, given)
         case "DELETE", _ if name is not None:
@@ -67,14 +69,43 @@ def _answer(files: ObjectFiles, method: str, path: str, query: Mapping[str, str]
     raise BadInput(f"a playground does not take {method} {path[:200]}")
 
 
-def _given(body: Any) -> Object:
-    """Return the body. Raises BadInput for one whose parts are not objects."""
-    if body is None:
-        return {}
-    parts = (body.get(key, {}) for key in ("metadata", "spec", "status")) if isinstance(body, dict) else (0,)
-    if not all(isinstance(each, dict) for each in parts):
-        raise BadInput("the body is not an object with objects as metadata, spec and status")
-    return {"metadata": {}, "status": {}, **body}
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    generateName: str = ""  # noqa: N815  as in Kubernetes
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    ownerReferences: list[dict[str, str | bool]] | None = None  # noqa: N815
+    finalizers: list[str] | None = None
+
+
+class _Preconditions(msgspec.Struct):
+    uid: str | None = None
+
+
+class _Body(msgspec.Struct):
+    """The form of what is written, as far as this server reads it."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    preconditions: _Preconditions = msgspec.field(default_factory=_Preconditions)
+    gracePeriodSeconds: int | None = None  # noqa: N815
+
+
+def _given(kind: Kind, name: str | None, body: Any) -> Object:
+    """Return the body. Raises BadInput for one of another form, or another object."""
+    try:
+        read = msgspec.convert({} if body is None else body, _Body)
+        if kind is CONFIG_MAPS:
+            msgspec.convert(read.data or {}, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise BadInput(f"the body is not an object of Kubernetes: {error}") from error
+    if read.metadata.name and name not in (None, read.metadata.name):
+        raise BadInput(f"metadata.name is {read.metadata.name[:80]!r} in the path of {name!r}")
+    return {"metadata": {}, **(body or {})}
 
 
 class _NoLogin:
