@@ -19,7 +19,7 @@ SECONDS ?= 300
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -33,6 +33,14 @@ setup: .venv/.stamp ## Make .venv with all that people and tests need
 	@echo "setup: installing into .venv (about a minute; the first time on a machine up to three: PySpark is an archive of 456 MB)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli,sql,docs]'
+	@touch $@
+
+playground: .venv/.playground ## A cluster on this machine without Kubernetes, to look at; Ctrl-C ends it
+	@.venv/bin/kubectl-stele playground up
+
+# Less than setup installs, which counts as well.
+.venv/.playground: pyproject.toml
+	@test -e .venv/.stamp || { python3 -m venv .venv && .venv/bin/pip install --quiet --no-compile --disable-pip-version-check -e '.[playground]'; }
 	@touch $@
 
 lint: setup ## Types, style and import contracts

@@ -133,7 +133,7 @@ def test_it_is_for_this_user_on_loopback_alone(ground: Ground) -> None:
     assert "a playground runs in" in second.stderr
     load = ground.run("load", "--seconds", "3", "--clients", "2")
     assert load.returncode == 0, load.stderr
-    assert "Running: 1 of 1 members" in load.stdout
+    assert "Running: members 1/1, safe 4/4" in load.stdout
     assert load.stdout.splitlines()[0].split()[:2] == ["writes/s", "reads/s"]
 
 

@@ -11,7 +11,7 @@ from stele.model import TabletCluster
 from stele.playground.cluster import NAME
 from stele.playground.files import Object
 
-BAR_LETTERS = 24
+BAR_LETTERS = 12
 
 
 class Progress:
@@ -54,16 +54,16 @@ class Progress:
 
 
 def line_of(cluster: TabletCluster) -> str:
-    """Return the state of a cluster in one line."""
+    """Return the state of a cluster in one line; safe are partitions that have all their copies."""
     spec, status = cluster.spec, cluster.status
     partitions, migrations = status.partitions, status.migrations
     text = (
-        f"{status.phase}: {status.members.ready} of {spec.members} members, "
-        f"{partitions.safe} of {partitions.total} partitions have {spec.replicas} copies"
+        f"{status.phase}: members {status.members.ready}/{spec.members}, "
+        f"safe {partitions.safe}/{partitions.total}"
     )
     left = migrations.active + migrations.waiting
     if left:
         planned = left + migrations.done
         done = BAR_LETTERS * migrations.done // planned
-        text += f" [{'#' * done}{'.' * (BAR_LETTERS - done)}] moved {migrations.done} of {planned}"
+        text += f", moved {migrations.done}/{planned} [{'#' * done}{'.' * (BAR_LETTERS - done)}]"
     return text

@@ -82,7 +82,7 @@ class Playground:
         """Return 0 after a signal or `down`, 1 when a part failed."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stopping.set)
-        self._files.changed += [self._fill_cache, self._progress.changed]
+        self._files.changed.extend((self._fill_cache, self._progress.changed))
         await self._supervisor.list_all()
         stopping = asyncio.create_task(self._stopping.wait())
         parts = [asyncio.create_task(work) for work in (self._kubelet.run(), self._master())]
