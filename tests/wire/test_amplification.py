@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.core.kv.commands import Simple
+from stele.core.kv.transaction import TRANSACTION_COMMANDS_MAX
+from stele.member.limits import REQUEST_COMMANDS_MAX
 from stele.wire import peer
 from stele.wire.frames import FRAME_BYTES_MAX, GREETING_BYTES_MAX
-from stele.wire.replies import decode_replies
+from stele.wire.replies import ITEMS_MAX, BadRepliesError, decode_replies, encode_replies
 
 FACTOR = 16
 """Bytes of memory for each byte of a message."""
@@ -106,15 +109,58 @@ def test_so_many_items_or_a_header_that_lies(
     assert memory_of(body) <= FACTOR * len(body) + SPARE_BYTES
 
 
-def test_answers_of_empty_lists() -> None:
-    """What takes most: one byte each, as msgpack and then as replies. A frame bounds it."""
-    body = b"\xdd" + struct.pack(">I", 100_000) + b"\x90" * 100_000
+ANSWERS: list[object] = [[], "", {"a": "ab"}]
+
+
+def answer_of(unit: object, count: int) -> bytes:
+    return b"\xdd" + struct.pack(">I", count) + msgspec.msgpack.encode(unit) * count
+
+
+def memory_of_answers(body: bytes) -> int:
     tracemalloc.start()
     try:
-        assert len(decode_replies(body)) == 100_000
-        assert tracemalloc.get_traced_memory()[1] <= 160 * len(body)
+        with suppress(BadRepliesError):
+            decode_replies(body)
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("unit", ANSWERS, ids=repr)
+def test_answers_of_as_many_values_as_may_be(unit: object) -> None:
+    """What takes most is an empty list: one byte, and objects of msgpack and then of replies."""
+    body = answer_of(unit, (ITEMS_MAX - 1) // (3 if unit == {"a": "ab"} else 1))
+    assert memory_of_answers(body) <= FACTOR * len(body) + 160 * ITEMS_MAX
+
+
+def test_the_largest_frame_of_answers_is_refused_without_making_them() -> None:
+    for body in (
+        answer_of([], FRAME_BYTES_MAX - 100),
+        b"\xdd\xff\xff\xff\xff" + b"\x90" * 1000,
+        b"\xdd\xff\xff\xff\xff",
+    ):
+        assert memory_of_answers(body) <= SPARE_BYTES
+
+
+def test_more_values_than_a_request_can_have_are_refused() -> None:
+    assert len(decode_replies(answer_of(None, ITEMS_MAX - 1))) == ITEMS_MAX - 1
+    with pytest.raises(BadRepliesError, match=f"more than {ITEMS_MAX} values in {ITEMS_MAX + 5} bytes"):
+        decode_replies(answer_of(None, ITEMS_MAX))
+    assert TRANSACTION_COMMANDS_MAX * REQUEST_COMMANDS_MAX < ITEMS_MAX
+
+
+def test_what_looks_like_values_inside_of_one_is_not_counted() -> None:
+    for large in (b"\x90" * 8_000_000, "a" * 8_000_000, b"\x90" * 60_000):
+        sent = [
+            Simple(large) if isinstance(large, str) else large,
+            1,
+            2**40,
+            -(2**40),
+            -300,
+            300,
+            Simple("OK"),
+        ] * 2
+        assert decode_replies(encode_replies(sent)) == sent
 
 
 @given(st.binary(max_size=GREETING_BYTES_MAX))
