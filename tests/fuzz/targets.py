@@ -33,7 +33,7 @@ from stele.model import Keyspace, TabletCluster, TabletMember, TabletRebalance, 
 from stele.transfer.bulk.files import _checked
 from stele.transfer.bulk.routes import _load, _partition
 from stele.transfer.jobs.child import CopyEnded, CopyProgress
-from stele.wire import configmap, control, keyspaces, peer, replies, resp, two_phase, users
+from stele.wire import configmap, control, keyspaces, peer, replies, resp, two_phase, user_certificates, users
 from stele.wire.copy import blocks, bulk, fragments, jobs
 from stele.wire.frames import HEAD_BYTES, encode_frame
 from stele.wire.storage import dedup, keys, load_value, log_record, volume
@@ -452,7 +452,10 @@ def users_files() -> list[bytes]:
         users.UserEntry("default", (users.generated_hash(b"x"), scrypt), ("+@all", "~*", "&*")),
         users.UserEntry("shop", (), ("+@read", "-@dangerous", "~a:*", "%R~b"), ("shop",), False, 7, 10**6),
     ]
-    return [users.encode_users(entries), users.encode_users(entries[:1]), users.encode_users([])]
+    pairs = [("shop", "uri:spiffe://example.com/shop"), ("till", "cn:till")]
+    files = [users.encode_users(entries), users.encode_users(entries[:1]), users.encode_users([])]
+    certificates = [user_certificates.encode_certificates(found) for found in (pairs, pairs[:1])]
+    return [*(b"\x00" + each for each in files), *(b"\x01" + each for each in certificates)]
 
 
 def users_file(data: bytes) -> None:
@@ -460,6 +463,11 @@ def users_file(data: bytes) -> None:
         entry.rights()
         for password in entry.passwords:
             users.read_hash(password)
+
+
+def certificates_file(data: bytes) -> None:
+    people = [users.UserEntry(name, (), ()) for name in ("shop", "till")]
+    users.decode_users(users.encode_users(people), data)
 
 
 KINDS = {each.KIND: each for each in (TabletCluster, TabletMember, TabletRebalance, Keyspace, TabletUser)}
@@ -562,7 +570,7 @@ TARGETS = {
         Target("streams", stream, streams, seal=blocks_of),
         Target("log-records", log_records, lambda: RECORDS, tokens=MSGPACK.opens),
         Target("data-entries", each_of(*DATA_ENTRIES), data_entries, codec=behind(MSGPACK)),
-        Target("users-file", users_file, users_files, codec=JSON),
+        Target("users-file", each_of(users_file, certificates_file), users_files, codec=behind(JSON)),
         Target("resources", resource, resources, (), JSON),
         Target("certificates", pem, pems, (), tokens=(b"-----BEGIN ",), seal=der),
     )

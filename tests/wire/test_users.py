@@ -16,7 +16,9 @@ from stele.wire.users import (
     UserEntry,
     chosen_hash,
     decode_users,
+    encode_files,
     encode_users,
+    entry_bytes,
     generated_hash,
     read_hash,
 )
@@ -112,6 +114,70 @@ def test_users_that_cannot_be_stored_are_refused():
         encode_users([UserEntry("a", (HASH,) * 3, ())])
     with pytest.raises(BadInput, match=r"connections_max is -1"):
         encode_users([UserEntry("a", (), (), connections_max=-1)])
+
+
+SHOP, TILL = "uri:spiffe://example.com/shop", "cn:till"
+
+
+def entry(name, certificate, **more):
+    return UserEntry(name, (), ("+@all",), certificate=certificate, **more)
+
+
+def test_certificates_are_in_a_file_of_their_own_and_read_back():
+    """Versions that do not know certificates read the file of users whole, and let nobody in by one."""
+    held = [entry("a", SHOP), UserEntry("b", (HASH,), ()), entry("c", TILL)]
+    files = encode_files(held)
+    without = [msgspec.structs.replace(each, certificate="") for each in held]
+    assert files.users == encode_users(without)
+    assert files.certificates == b'{"format":1,"certificates":{"a":"%s","c":"%s"}}' % (
+        SHOP.encode(),
+        TILL.encode(),
+    )
+    assert decode_users(*files) == tuple(held)
+    assert decode_users(files.users) == tuple(without)
+    assert encode_files(without).certificates == b""
+
+
+def test_a_digest_is_that_of_both_files():
+    """Without certificates it is the one that versions without them report."""
+    one, other = encode_files([entry("a", SHOP)]), encode_files([entry("a", TILL)])
+    assert one.digest != other.digest
+    assert encode_files([entry("a", "")]).digest == hashlib.sha256(one.users).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("certificates", "text"),
+    [
+        (b"[]", "file of certificates: "),
+        (b'{"format":2,"certificates":{}}', "format is 2; this version of Stele reads 1"),
+        (b'{"format":1,"certificates":{},"more":1}', "unknown field `more`"),
+        (b'{"format":1,"certificates":{"z":"cn:z"}}', "user 'z' is not in the file of users"),
+        (b'{"format":1,"certificates":{"a":"cn:x","b":"cn:x"}}', "'b': certificate is that of 'a'"),
+        (
+            b'{"format":1,"certificates":{"a":"x"}}',
+            "certificate: 'x'; expected uri: and a URI of at most 512",
+        ),
+        (b'{"format":1,"certificates":{"a":"cn:"}}', "certificate: 'cn:'; expected uri"),
+        (b'{"format":1,"certificates":{"a":"uri:spiffe://a b"}}', "certificate: 'uri:spiffe://a b'"),
+        (b'{"format":1,"certificates":{"a":"uri:Stele://u/member/m"}}', "is of a part of a cluster"),
+        (b'{"format":1,"certificates":{"a":"cn:%s"}}' % (b"x" * 65), "cn: and 1 to 64 characters"),
+    ],
+)
+def test_impossible_certificates_are_named(certificates, text):
+    users = encode_users([entry("a", ""), entry("b", "")])
+    with pytest.raises(Corrupt) as caught:
+        decode_users(users, certificates)
+    assert text in caught.value.text
+
+
+def test_users_that_share_a_certificate_and_too_many_bytes_are_not_written():
+    with pytest.raises(BadInput, match="'b': certificate is that of 'a'"):
+        encode_files([entry("a", TILL), entry("b", TILL)])
+    many = [entry(f"u{number}", f"uri:x:{number}{'x' * 490}") for number in range(999)]
+    assert sum(map(entry_bytes, many)) >= sum(map(len, encode_files(many))) - 100
+    rules = tuple(f"~{'x' * 100}{number}" for number in range(3))
+    with pytest.raises(BadInput, match=f"at most {FILE_BYTES_MAX} fit"):
+        encode_files([msgspec.structs.replace(each, rules=rules) for each in many])
 
 
 def test_another_format_and_too_many_bytes_are_refused():

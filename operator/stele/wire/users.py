@@ -7,13 +7,14 @@ It is JSON, so that `kubectl get secret orders-users -o jsonpath='{.data.users}'
 
 A file of another format, or with an unknown field or an impossible value, is rejected as Corrupt and never
 read in part. No password is in it: generated ones, of 256 random bits, are stored as their SHA-256, those
-that people chose as scrypt. A user has two passwords while one is rotated.
+that people chose as scrypt. A user has two passwords while one is rotated. Certificates of users are in a
+file of their own (`wire.user_certificates`).
 """
 
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -28,11 +29,14 @@ from stele.core.kv.user_limits import (
     NAME,
     NAME_CHARACTERS_MAX,
 )
+from stele.core.security.user_certificates import certificate_fault
 from stele.errors import BadInput, Corrupt
+from stele.wire.user_certificates import decode_certificates, encode_certificates
 
 FORMAT = 1
 FILE_BYTES_MAX = 700 * 1024
-"""In base64, with what else a Secret has, it is below the 1 MiB that an HTTP client sends at once."""
+"""Of both files. In base64, with what else a Secret has, it is below the 1 MiB that an HTTP client sends at
+once."""
 USERS_MAX = 1_000
 PASSWORDS_MAX = 2
 SALT_BYTES_MIN, SALT_BYTES_MAX = 16, 64
@@ -45,11 +49,11 @@ _SHA256 = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 _SCRYPT = re.compile(r"scrypt:(\d{1,7}):(\d{1,2}):(\d{1,2}):([0-9a-f]{2,128}):([0-9a-f]{64})", re.ASCII)
 
 
-class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One user.
+class StoredUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One user, as in the file.
 
     `passwords` are those that are valid, hashed by `generated_hash` or `chosen_hash`; without any, nobody can
-    log in. `rules` are those of `core.kv.acl`. `keyspaces` may be selected, the first one is where a
+    log in by one. `rules` are those of `core.kv.acl`. `keyspaces` may be selected, the first one is where a
     connection begins; empty: all. `connections_max` counts those to one member; 0: any number.
     `bytes_per_second` are those that they send and receive together; 0: any number.
     """
@@ -62,6 +66,17 @@ class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_max: Annotated[int, Meta(ge=0, le=CONNECTIONS_MAX)] = 0
     bytes_per_second: Annotated[int, Meta(ge=0, le=BYTES_PER_SECOND_MAX)] = 0
 
+
+class UserEntry(StoredUser, frozen=True):
+    """One user. `certificate` is the text of those that log clients in as this user; empty for none."""
+
+    certificate: str = ""
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """What clients may have logged in by: entries of passwords, and the certificate."""
+        return (*self.passwords, self.certificate) if self.certificate else self.passwords
+
     def rights(self) -> User:
         """Return its compiled rights. Raises BadInput that names the field."""
         try:
@@ -72,7 +87,7 @@ class UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
-    users: Annotated[tuple[UserEntry, ...], Meta(max_length=USERS_MAX)]
+    users: Annotated[tuple[StoredUser, ...], Meta(max_length=USERS_MAX)]
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -84,51 +99,90 @@ _decode = msgspec.json.Decoder(_File).decode
 _encode = msgspec.json.Encoder().encode
 
 
+class UserFiles(NamedTuple):
+    """The content of both files; no bytes of certificates where no user has one."""
+
+    users: bytes
+    certificates: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """What a member says of the files that it uses."""
+        text = self.users if not self.certificates else b"%d %s%s" % (len(self.users), *self)
+        return hashlib.sha256(text).hexdigest()
+
+
 def encode_users(users: Sequence[UserEntry]) -> bytes:
-    """Return the content of the file, in the order of names. Raises BadInput that names the field."""
+    """Return the file of users alone, as `encode_files` does."""
+    return encode_files(users).users
+
+
+def encode_files(users: Sequence[UserEntry]) -> UserFiles:
+    """Return the content of the files, in the order of names. Raises BadInput that names the field."""
     ordered = tuple(sorted(users, key=lambda user: user.name))
     if (fault := users_fault(ordered)) is not None:
         raise BadInput(fault)
-    data = bytes(_encode(_File(FORMAT, ordered)))
-    if len(data) > FILE_BYTES_MAX:
-        text = f"users take {len(data)} bytes; at most {FILE_BYTES_MAX} fit into a Secret"
+    data = bytes(_encode(_File(FORMAT, tuple(map(_stored, ordered)))))
+    certificates = encode_certificates((each.name, each.certificate) for each in ordered if each.certificate)
+    if (size := len(data) + len(certificates)) > FILE_BYTES_MAX:
+        text = f"users take {size} bytes; at most {FILE_BYTES_MAX} fit into a Secret"
         raise BadInput(f"{text}: delete some, or use fewer rules", "TOO_LARGE")
-    return data
+    return UserFiles(data, certificates)
 
 
 def entry_bytes(user: UserEntry) -> int:
-    """Return what one user takes of the file."""
-    return len(_encode(user)) + 1
+    """Return what one user takes of the files, at most."""
+    return len(_encode(user)) + 1 + (len(user.name) if user.certificate else 0)
 
 
-def decode_users(data: bytes) -> tuple[UserEntry, ...]:
-    """Parse the content of the file. Raises Corrupt with the field and what was expected."""
-    if len(data) > FILE_BYTES_MAX:
-        raise Corrupt(f"file of users: {len(data)} bytes; at most {FILE_BYTES_MAX} are possible")
+def decode_users(data: bytes, certificates: bytes = b"") -> tuple[UserEntry, ...]:
+    """Parse the content of the files. Raises Corrupt with the field and what was expected."""
+    stored, held = _decode_stored(data, len(certificates)), decode_certificates(certificates)
+    if unknown := sorted(held.keys() - {each.name for each in stored}):
+        raise Corrupt(f"file of certificates: user {unknown[0][:80]!r} is not in the file of users")
+    users = tuple(_entry(each, held.get(each.name, "")) for each in stored)
+    if (fault := users_fault(users)) is not None:
+        raise Corrupt(f"file of users: {fault}")
+    return users
+
+
+def _decode_stored(data: bytes, more: int) -> tuple[StoredUser, ...]:
+    if (size := len(data) + more) > FILE_BYTES_MAX:
+        raise Corrupt(f"file of users: {size} bytes; at most {FILE_BYTES_MAX} are possible")
     try:
         format = _decode_format(data).format
         if format != FORMAT:
             problem = f"format is {format}; this version of Stele reads {FORMAT}"
             raise Corrupt(f"file of users: {problem}; use the version that wrote it", "UNKNOWN_FORMAT")
-        users = _decode(data).users
+        return _decode(data).users
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"file of users: {error}") from None
-    if (fault := users_fault(users)) is not None:
-        raise Corrupt(f"file of users: {fault}")
-    return users
+
+
+def _stored(user: UserEntry) -> StoredUser:
+    return StoredUser(*(getattr(user, field) for field in StoredUser.__struct_fields__))
+
+
+def _entry(stored: StoredUser, certificate: str) -> UserEntry:
+    return UserEntry(**msgspec.structs.asdict(stored), certificate=certificate)
 
 
 def users_fault(users: Sequence[UserEntry]) -> str | None:
     """Return what is wrong with users, with the user and the field; None when all are possible."""
     if len(users) > USERS_MAX:
         return f"{len(users)} users; at most {USERS_MAX} are possible"
-    seen = set[str]()
+    seen, holders = set[str](), dict[str, str]()
     for number, user in enumerate(users):
         if (fault := _fault(user)) is not None:
             return f"users[{number}] {user.name[:80]!r}: {fault}"
         if user.name in seen:
             return f"users[{number}].name is {user.name!r} a second time; names must differ"
+        if user.certificate in holders:
+            holder = holders[user.certificate]
+            return f"users[{number}] {user.name!r}: certificate is that of {holder!r}; they must differ"
         seen.add(user.name)
+        if user.certificate:
+            holders[user.certificate] = user.name
     return None
 
 
@@ -152,6 +206,8 @@ def _fault(user: UserEntry) -> str | None:
             return f"passwords[{number}]: {fault}"
     if (fault := next(filter(None, map(name_fault, user.keyspaces)), None)) is not None:
         return f"keyspaces: {fault}"
+    if user.certificate and (fault := certificate_fault(user.certificate)):
+        return f"certificate: {fault}"
     try:
         user.rights()
     except BadInput as error:
