@@ -10,12 +10,16 @@ from typing import Any
 
 from stele.adapters.tls.identity import date_fault
 from stele.core.security.identity import Holder, Role, parse_uri, refusal
+from stele.core.security.user_certificates import COMMON_NAME, OWN_SCHEME, URI, certificate_of
 
 Certificate = Mapping[str, Any]
 """As `ssl.SSLObject.getpeercert` has it."""
 
 
 UNTRUSTED = "the CA of its certificate is no longer trusted"
+
+CLIENT_NAMES_MAX = 16
+"""URIs and common names of a client's certificate; one with more is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,18 @@ def peer_refusal(certificate: Certificate, expected: Expected, now_s: float, gra
 def holders(certificate: Certificate) -> list[Holder]:
     """Return the parts of clusters that a certificate names."""
     return [holder for uri in _uris(certificate) if (holder := parse_uri(uri)) is not None]
+
+
+def client_names(certificate: Certificate) -> tuple[str, ...]:
+    """Return what stands for a client's certificate, see `core.security.user_certificates`: its URIs and its
+    common names. A part of a cluster has none: it is no user."""
+    uris = _uris(certificate)
+    if any(uri.lower().startswith(OWN_SCHEME) for uri in uris):
+        return ()
+    fields = (field for part in certificate.get("subject", ()) for field in part)
+    common = [value for kind, value in fields if kind == "commonName"]
+    found = [*(certificate_of(URI, uri) for uri in uris), *(certificate_of(COMMON_NAME, cn) for cn in common)]
+    return tuple(found) if len(found) <= CLIENT_NAMES_MAX else ()
 
 
 def _uris(certificate: Certificate) -> list[str]:

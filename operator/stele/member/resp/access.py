@@ -98,7 +98,13 @@ class Session(Protocol):
     user: bytes
     guard: User | None
     account: Account | None
-    password: str
+    credential: str
+    database: bytes
+
+    @property
+    def certificate(self) -> Sequence[str]:
+        """The names in the certificate that the client has shown."""
+        ...
 
     @property
     def connection(self) -> Client | None: ...
@@ -131,6 +137,7 @@ class Access:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.level: ClientAuth | None = ClientAuth.OFF
         self.users: Accounts = {}
+        self._certificates: Mapping[str, bytes] = {}
         self.file = FileState()
         self.log = AclLog(now)
         self.checker = PasswordChecker()
@@ -167,6 +174,8 @@ class Access:
         self.level = level
         if users is not None:
             self.users = users
+            held = ((each.entry.certificate, name) for name, each in users.items())
+            self._certificates = {certificate: name for certificate, name in held if certificate}
             self.checker.begin([each.passwords for each in users.values()])
         for session in self._sessions():
             self._update(session)
@@ -180,19 +189,23 @@ class Access:
             self._keep_or_cut(session, session.account)
             return
         guard = self.guest
-        if session.guard is not guard:
-            session.guard = guard
-            if guard is not None and session.hears:
-                _cut(session)
-            elif session.connection is not None:
-                session.connection.update_access()
+        if session.guard is guard:
+            return
+        session.guard = guard
+        if guard is not None:
+            self._log_in_by_certificate(session)
+        if session.guard is not None and session.hears:
+            _cut(session)
+        elif session.connection is not None:
+            session.connection.update_access()
 
     def _keep_or_cut(self, session: Session, account: Account) -> None:
-        """Keep a connection whose user has the same rights, and still has its password."""
+        """Keep a connection whose user has the same rights, and still has what it logged in by."""
         now = self.users.get(session.user)
         if now is account:
             return
-        if now is None or now.rights is not account.rights or session.password not in now.entry.passwords:
+        same = now is not None and now.rights is account.rights
+        if now is None or not same or session.credential not in now.entry.credentials:
             _cut(session)
             return
         account.opened(-1)
@@ -205,8 +218,31 @@ class Access:
         """Make a session that of a new connection."""
         if session.account is not None:
             session.account.opened(-1)
-        session.account, session.user, session.password = None, DEFAULT, ""
+        session.account, session.user, session.credential = None, DEFAULT, ""
         session.guard = self.guest
+
+    def begin(self, session: Session) -> Failure | None:
+        """Have a connection that begins be the user of its certificate, if that is somebody's.
+
+        Return the error, if the user has too many connections.
+        """
+        refused = self._log_in_by_certificate(session)
+        if session.guard is not None and session.guard.keyspaces:
+            session.keyspace = session.database = session.guard.keyspaces[0]
+        return refused
+
+    def _log_in_by_certificate(self, session: Session) -> Failure | None:
+        """A certificate that names nobody, several users or one who is locked out lets nobody in."""
+        if not (self._certificates and session.certificate):
+            return None
+        named = {user for each in session.certificate if (user := self._certificates.get(each))}
+        user = named.pop() if len(named) == 1 else b""
+        account = self.users.get(user)
+        if account is None or not account.rights.active:
+            shown = session.certificate[0].encode()
+            self.log.add("tls-cert", "toplevel", shown, user or session.user, session.line())
+            return None
+        return self._enter(session, user, account, account.entry.certificate)
 
     async def log_in(self, session: Session, user: bytes, password: bytes) -> Failure | None:
         """Check a password and have the session be of this user. Return the error, if it is not."""
@@ -233,7 +269,7 @@ class Access:
     def _note_wrong(self, session: Session, user: bytes) -> None:
         self.log.add("auth", "toplevel", b"AUTH", user, session.line())
 
-    def _enter(self, session: Session, user: bytes, account: Account, password: str) -> Failure | None:
+    def _enter(self, session: Session, user: bytes, account: Account, credential: str) -> Failure | None:
         most = account.entry.connections_max
         if most and session.account is not account and account.connections >= most:
             text = f"user has {most} connections to this member, which is the limit (limits.connections)"
@@ -242,7 +278,7 @@ class Access:
         if session.connection is None:
             return NOAUTH
         account.opened(1)
-        session.account, session.user, session.password = account, user, password
+        session.account, session.user, session.credential = account, user, credential
         session.guard = account.guard
         return None
 
@@ -282,6 +318,7 @@ class Access:
         counts = self.log.counts
         return {
             "acl_access_denied_auth": counts["auth"],
+            "acl_access_denied_tls_cert": counts["tls-cert"],
             "acl_access_denied_cmd": counts["command"],
             "acl_access_denied_key": counts["key"] + counts["keyspace"],
             "acl_access_denied_channel": counts["channel"],

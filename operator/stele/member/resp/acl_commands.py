@@ -112,6 +112,7 @@ def _get_user(server: Server, session: ClientSession, request: Request) -> Answe
         return None
     keys = [rule for rule in rights.rules if rule[0] in "~%"]
     channels = [rule for rule in rights.rules if rule[0] == "&"]
+    certificate = "" if account is None else account.entry.certificate
     return {
         b"flags": [flag.encode() for flag in _flags(rights, account)],
         b"passwords": [each.encode() for each in _hashes(account)],
@@ -120,6 +121,7 @@ def _get_user(server: Server, session: ClientSession, request: Request) -> Answe
         b"channels": " ".join(channels).encode(),
         b"selectors": [],
         b"keyspaces": list(rights.keyspaces),
+        **({b"certificate": certificate.encode()} if certificate else {}),
     }
 
 

@@ -10,6 +10,8 @@ GROUPED_SECONDS = 60.0
 """The same refusal within this time is counted, as in Redis."""
 OBJECT_BYTES_MAX = 128
 
+REASONS = ("auth", "tls-cert", "command", "key", "channel", "keyspace")
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -24,7 +26,7 @@ class AclLog:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._entries: dict[tuple[str, str, bytes, bytes], _Entry] = {}
-        self.counts = dict.fromkeys(("auth", "command", "key", "channel", "keyspace"), 0)
+        self.counts = dict.fromkeys(REASONS, 0)
 
     def add(self, reason: str, context: str, what: bytes, user: bytes, client: str) -> None:
         """Note that a user was refused something."""

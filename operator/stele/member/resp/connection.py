@@ -15,6 +15,7 @@ from enum import Enum
 from math import inf
 from typing import Protocol, cast
 
+from stele.adapters.tls.peer import client_names
 from stele.member.resp.access import NOBODY, Access
 from stele.member.resp.batching import ConnectionBatch
 from stele.member.resp.budget import TooManyRepliesError
@@ -112,10 +113,15 @@ class ClientConnection(asyncio.Protocol):
         address = f"{peer[0]}:{peer[1]}"
         self.session = self._server.new_session(address, self._kind, self)
         tls = transport.get_extra_info("ssl_object")
-        self.session.tls = "" if tls is None else tls.version()
+        if tls is not None:
+            self.session.tls = tls.version()
+            self.session.certificate = client_names(tls.getpeercert() or {})
         self._transport.set_write_buffer_limits(high=self._limits.output_bytes_high)
+        failed = self._server.access.begin(self.session)
         if refused := self._server.admit(self):
             self._refuse(refused)
+        elif failed is not None:
+            self._refuse(failed.text, failed.code)
         else:
             self.update_access()
             if self._server.stopping:

@@ -41,8 +41,9 @@ class ClientSession:
     wrote in Async keyspaces, None until it does; `misses` are those in keyspaces with mode Invalidation.
     `withheld` counts the
     replies that are not sent from now on (CLIENT REPLY). `guard` is what its requests are checked with, None
-    when it may do all; `account` is the user that it is, None when it has not authenticated, by `password`,
-    an entry of the file of users. `tls` is the version of TLS, empty without.
+    when it may do all; `account` is the user that it is, None when it has not authenticated, by `credential`,
+    one of the user's. `tls` is the version of TLS, empty without; `certificate` has the names in that of the
+    client.
     """
 
     id: int
@@ -67,8 +68,9 @@ class ClientSession:
     user: bytes = DEFAULT
     guard: User | None = None
     account: Account | None = None
-    password: str = ""
+    credential: str = ""
     tls: str = ""
+    certificate: tuple[str, ...] = ()
 
     @property
     def hears(self) -> bool:

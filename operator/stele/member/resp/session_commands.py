@@ -124,6 +124,7 @@ def _reset(server: Server, session: ClientSession, request: Request) -> Answer:
     server.slot_changes.end(session)
     session.reset()
     server.access.log_out(session)
+    server.access.begin(session)
     if session.connection is not None:
         session.connection.update_access()
     return Simple("RESET")
