@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +26,7 @@ from stele.master.settings import Settings
 from stele.model import TabletCluster
 from stele.model.security import LOWER_CLIENTS
 from stele.wire.identity import identity_digest
+from stele.wire.users import UserFiles
 from tests.fakes.fused_api import FusedApi, Killed
 from tests.fakes.objects import body
 from tests.fakes.pki import edited
@@ -153,11 +153,12 @@ class Scene:
             if await self.exists("demo-users"):
                 await self.load_users(index)
 
-    async def load_users(self, *indexes: int) -> None:
-        """The same of their users."""
-        file = (await self.data("demo-users"))["users"]
+    async def load_users(self, *indexes: int, files: UserFiles | None = None) -> None:
+        """The same of their users; these `files`, if a member reads others."""
+        found = await self.data("demo-users")
+        used = files or UserFiles(found["users"], found.get("certificates", b""))
         for index in indexes:
-            self.report(index, users=hashlib.sha256(file).hexdigest(), users_problem="")
+            self.report(index, users=used.digest, users_problem="")
 
     def report(self, index: int, **facts: str) -> None:
         liveness = self.state.membership.liveness[index]

@@ -11,7 +11,15 @@ from stele.core.kv.acl import PATTERNS_MAX
 from stele.master.tablet_users import report_without_cluster
 from stele.master.user_passwords import LOOK_SECONDS, LOOKS_PER_ROUND_MAX, RENEW
 from stele.model.security import LOWER_CLIENTS
-from stele.wire.users import Scrypt, UserEntry, decode_users, encode_users, generated_hash, read_hash
+from stele.wire.users import (
+    Scrypt,
+    UserEntry,
+    UserFiles,
+    decode_users,
+    encode_users,
+    generated_hash,
+    read_hash,
+)
 from tests.contract.test_certificates import BOTH, Killed, Scene
 from tests.fakes.objects import body
 
@@ -188,14 +196,16 @@ async def test_a_member_that_cannot_read_its_users_is_said(scene: Scene) -> None
 
 
 async def declare(scene: Scene, name: str, /, **spec: Any) -> None:
-    made = body(USERS, name, {"cluster": "demo", "enabled": True, "password": GENERATED, "acl": RULES} | spec)
+    given = {"cluster": "demo", "enabled": True, "password": GENERATED, "acl": RULES} | spec
+    made = body(USERS, name, {key: value for key, value in given.items() if value is not None})
     scene.cache.put(USERS, await scene.api.create(USERS, scene.namespace, made))
 
 
 async def change(scene: Scene, name: str, annotations: dict[str, str] | None = None, /, **spec: Any) -> None:
     stored = await scene.api.get(USERS, scene.namespace, name)
     meta = stored["metadata"] | ({} if annotations is None else {"annotations": annotations})
-    changed = {**stored, "metadata": meta, "spec": stored["spec"] | spec}
+    given = {key: value for key, value in (stored["spec"] | spec).items() if value is not None}
+    changed = {**stored, "metadata": meta, "spec": given}
     scene.cache.put(USERS, await scene.api.replace(USERS, scene.namespace, changed))
 
 
@@ -212,7 +222,8 @@ async def keep_secret(scene: Scene, name: str, **data: bytes) -> None:
 
 
 async def users_of(scene: Scene) -> dict[str, UserEntry]:
-    return {each.name: each for each in decode_users((await scene.data("demo-users"))["users"])}
+    found = await scene.data("demo-users")
+    return {each.name: each for each in decode_users(found["users"], found.get("certificates", b""))}
 
 
 async def judged(scene: Scene, name: str) -> tuple[str, str, str]:
@@ -313,6 +324,10 @@ async def test_a_password_of_a_person_is_hashed_slowly_and_stays_while_its_secre
 
 
 WRONG = [
+    (
+        {"certificate": {"commonName": "a\u0007"}},
+        "spec.certificate: 'cn:a\\x07'; expected uri: and a URI of at most 512",
+    ),
     ({"acl": ["+@read", "+nothing"]}, "spec.acl: Error in ACL rule '+nothing': Unknown command or category"),
     ({"acl": [">secret"]}, "spec.acl: Error in ACL rule '>secret': passwords are no rules"),
     ({"keyspaces": ["Shop"]}, "spec.keyspaces: keyspace is 'Shop'; expected 1 to 63 of a-z"),
@@ -363,6 +378,75 @@ async def test_of_two_that_declare_one_user_the_older_one_counts(scene: Scene) -
     kind, reason, text = await judged(scene, "b")
     assert (kind, reason) == ("Stalled", "AlreadyDeclared")
     assert text == "TabletUser a, which is older, declares shop already: delete one of the two"
+
+
+URI, OTHER_URI = "spiffe://example.com/shop", "spiffe://example.com/other"
+
+
+async def test_a_user_has_a_certificate_and_perhaps_a_password(scene: Scene) -> None:
+    """Members that do not know certificates read the file of users, and let nobody in by one."""
+    await scene.begin(**PASSWORDS)
+    await declare(scene, "shop", password=None, certificate={"uri": URI})
+    await declare(scene, "till", certificate={"commonName": "Till 7"})
+    await scene.round(2)
+    users = await users_of(scene)
+    assert (users["shop"].passwords, users["shop"].certificate) == ((), f"uri:{URI}")
+    assert (len(users["till"].passwords), users["till"].certificate) == (1, "cn:Till 7")
+    assert users["shop"].active
+    assert not await scene.exists("shop-password")
+    found = await scene.data("demo-users")
+    assert (set(found), b"certificate" in found["users"]) == ({"users", "certificates"}, False)
+    waits = (await judged(scene, "shop"))[2]
+    await scene.load_users(0, files=UserFiles(found["users"]))
+    await scene.load_users(1)
+    await scene.round()
+    assert (await judged(scene, "shop"))[2] == waits.replace("demo-0, demo-1", "demo-0")
+    await scene.load_users(0)
+    await scene.round()
+    kind, reason, text = await judged(scene, "shop")
+    assert (kind, reason) == ("Ready", "AsDesired")
+    assert text.endswith("clientCertificates is Ignore, so nobody logs in by its certificate")
+    status = (await scene.api.get(USERS, scene.namespace, "shop"))["status"]
+    assert (status["user"], status["secret"]) == ("shop", "")
+    clients = {"tls": "Required", "clientCertificates": "Allow", "auth": "Required"}
+    await scene.change(security={"clients": clients})
+    await scene.rounds_until_quiet()
+    await scene.load_users(0, 1)
+    await scene.round()
+    assert (await judged(scene, "shop"))[2] == "all members know the user"
+    before = scene.api.writes
+    scene.restart()
+    await scene.round(3)
+    assert scene.api.writes == before
+    await delete(scene, "till")
+    await change(scene, "shop", password=GENERATED, certificate=None)
+    await scene.round(2)
+    assert set(await scene.data("demo-users")) == {"users"}
+    assert len((await users_of(scene))["shop"].passwords) == 1
+
+
+async def test_of_two_with_one_certificate_the_older_one_has_it(scene: Scene) -> None:
+    """The other one keeps its password and rights: only the certificate is not its own."""
+    await scene.begin(**PASSWORDS)
+    await declare(scene, "a", certificate={"uri": URI})
+    await declare(scene, "b", certificate={"uri": OTHER_URI})
+    await scene.round(2)
+    await change(scene, "b", certificate={"uri": URI}, acl=["+get"])
+    await scene.round(2)
+    users = await users_of(scene)
+    assert [users[name].certificate for name in ("a", "b")] == [f"uri:{URI}", ""]
+    assert (users["b"].rules, len(users["b"].passwords)) == (("+get",), 1)
+    kind, reason, text = await judged(scene, "b")
+    assert (kind, reason) == ("Stalled", "AlreadyDeclared")
+    assert text == (
+        f"TabletUser a, which is older, has the certificate with URI {URI!r} already: change spec.certificate"
+        " of one of the two; until then this user has none"
+    )
+    await change(scene, "a", certificate={"commonName": "a"})
+    await scene.round(2)
+    users = await users_of(scene)
+    assert [users[name].certificate for name in ("a", "b")] == ["cn:a", f"uri:{URI}"]
+    assert (await judged(scene, "b"))[0] == "Reconciling"
 
 
 async def test_a_declared_default_replaces_the_generated_one(scene: Scene) -> None:

@@ -468,7 +468,7 @@ async def judged_user(known: KnownPassword) -> tuple[str, str]:
     meta = {"name": "shop", "namespace": "ns", "uid": "1", "generation": 3, "resourceVersion": "1"}
     cache.put(USERS, {"metadata": meta, "spec": {"cluster": "demo", "password": {"generated": True}}})
     users = UserObjects(cache, "ns", "demo", passwords)
-    await users.look({}, AsyncMock(), 0.0)
+    await users.look({}, AsyncMock(), 0.0, asks_certificates=True)
     ((_, shown),) = users.statuses({}, None, NOON)
     return judged(shown, 3)
 

@@ -22,6 +22,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, NETWORK_POLICIES, NODES, SEC
 from stele.master.certificates import RENEW_CA
 from stele.master.network_rules import names_of
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
+from tests.fakes.client_certificates import make_documented, make_own_ca
 from tests.fakes.objects import body
 from tests.fakes.pki import shared_ca
 from tests.fakes.pod_proxy import forward_port
@@ -123,10 +124,9 @@ async def is_closed(stage: Stage) -> bool:
     return found.get("Secured") == found.get("CertificatesHealthy") == "True"
 
 
-def client_of(host: str, ca: Path | None, password: str | None) -> redis.asyncio.Redis:
-    more: dict[str, Any] = {}
+def client_of(host: str, ca: Path | None, password: str | None, **more: Any) -> redis.asyncio.Redis:
     if ca is not None:
-        more = {"ssl": True, "ssl_ca_certs": str(ca), "ssl_check_hostname": False}
+        more |= {"ssl": True, "ssl_ca_certs": str(ca), "ssl_check_hostname": False}
     return redis.asyncio.Redis(host=host, port=6379, password=password, **more)
 
 
@@ -252,3 +252,57 @@ async def test_a_declared_user_is_let_in_and_cut_off_when_it_is_deleted(
         with pytest.raises(AuthenticationError):
             await redis.asyncio.Redis(host=host, username="shop", password=password).ping()
     assert password not in operator.log.read_text()
+
+
+ORDERS = {
+    "cluster": "demo",
+    "certificate": {"uri": "spiffe://shop.example.com/orders"},
+    "acl": ["+@all", "~orders:*"],
+}
+
+
+async def test_a_client_is_a_user_by_the_certificate_that_the_page_shows_how_to_make(
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    make_own_ca(own)
+    data = {"tls.crt": "own-ca.crt", "tls.key": "own-ca.key"}
+    coded = {key: base64.b64encode((own / name).read_bytes()).decode() for key, name in data.items()}
+    meta = {"name": "demo-own-ca"}
+    made = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta}
+    await api.create(SECRETS, namespace, made | {"data": coded})
+    certificate, key = make_documented(own)
+    clients = {"tls": "Required", "clientCertificates": "Allow", "auth": "Required"}
+    security = {"clients": clients, "members": {"tls": "Required"}, "ca": {"secretName": "demo-own-ca"}}
+    kubelet = MountingKubelet(api, namespace, tmp_path)
+    async with with_processes(api, namespace, operator, kubelet, 2, security=security) as stage:
+        await api.create(USERS, namespace, body(USERS, "orders", ORDERS))
+
+        async def is_known() -> bool:
+            status = (await api.get(USERS, namespace, "orders")).get("status") or {}
+            found = {each["type"]: each["message"] for each in status.get("conditions", [])}
+            return found.get("Ready") == "all members know the user"
+
+        await stage.until("a user that all members know", is_known)
+        files = {"ssl_certfile": str(certificate), "ssl_keyfile": str(key)}
+        for host in kubelet.addresses.values():
+            async with client_of(host, own / "own-ca.crt", None, **files) as client:
+                assert await client.set("orders:1", "x")
+                assert await client.execute_command("ACL", "WHOAMI") == b"orders"
+                with pytest.raises(NoPermissionError):
+                    await client.get("secrets")
+            with pytest.raises(AuthenticationError):
+                await ping(host, own / "own-ca.crt", None)
+        folder = kubelet.secret_folder("demo-users")
+        assert b"orders" in (folder / "certificates").read_bytes()
+        host = next(iter(kubelet.addresses.values()))
+        async with client_of(host, own / "own-ca.crt", None, **files).client() as client:
+            assert await client.ping()
+            await api.delete(USERS, namespace, "orders", None)
+            while b"orders" in (folder / "users").read_bytes():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert client.connection is not None
+            begun = time.monotonic()
+            with pytest.raises(RedisError):
+                await client.connection.read_response(timeout=30)
+            assert time.monotonic() - begun < CUT_SECONDS_MAX

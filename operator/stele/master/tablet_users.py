@@ -11,6 +11,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, USERS, Api
 from stele.adapters.kubernetes.secret_store import Mark
 from stele.core.kv.acl import RuleError, compile_user
 from stele.core.kv.keyspaces import name_fault
+from stele.core.security.user_certificates import certificate_fault
 from stele.master.cache import Cache
 from stele.master.certificates import listed
 from stele.master.kstatus import Progress, Verdict, progress_conditions, with_conditions
@@ -51,6 +52,7 @@ class UserObjects:
         self._read: dict[str, Declared] = {}
         self._refused: dict[str, tuple[Reason, str]] = {}
         self.entries: dict[str, UserEntry] = {}
+        self._asks_certificates = False
 
     def declared(self) -> list[Declared]:
         """Return those that are not being deleted, oldest first; each stored version is parsed once."""
@@ -70,25 +72,48 @@ class UserObjects:
             and not each["metadata"].get("deletionTimestamp")
         ]
 
-    async def look(self, before: Mapping[str, UserEntry], mark: Mark, now: float) -> None:
+    async def look(
+        self, before: Mapping[str, UserEntry], mark: Mark, now: float, *, asks_certificates: bool
+    ) -> None:
         """Compute `entries`. What cannot be read of a user is as in the file `before`.
 
-        Of two that declare one user the older one counts. Raises as `UserPasswords.look`.
+        `asks_certificates` says whether clients may show any.
+
+        Of two that declare one user the older one counts, and of two with one certificate the older one has
+        it. Raises as `UserPasswords.look`.
         """
+        self._asks_certificates = asks_certificates
         declared = self.declared()
         models = [each.model for each in declared if isinstance(each.model, TabletUser)]
         await self._passwords.look(models, mark, now)
         self.entries, self._refused = {}, {}
         by, left = dict[str, str](), FILE_BYTES_MAX - ROOM_BYTES
+        holders = dict[str, str]()
         for each in declared:
-            entry = self._entry(each, before.get(each.user))
+            entry = self._with_certificate(each, self._entry(each, before.get(each.user)), holders, by)
             size = 0 if entry is None else entry_bytes(entry)
             if (refused := self._refusal(each.user, by, left - size)) is not None:
                 self._refused[each.stored["metadata"]["uid"]] = refused
                 continue
             by[each.user] = each.stored["metadata"]["name"]
             if entry is not None:
+                holders.setdefault(entry.certificate, each.stored["metadata"]["name"])
                 self.entries[each.user], left = entry, left - size
+
+    def _with_certificate(
+        self, declared: Declared, entry: UserEntry | None, holders: Mapping[str, str], by: Mapping[str, str]
+    ) -> UserEntry | None:
+        """Return the user without its certificate, and report that, when an older one has the same."""
+        if entry is None or not entry.certificate or entry.certificate not in holders or entry.name in by:
+            return entry
+        kind, _, value = entry.certificate.partition(":")
+        text = (
+            f"TabletUser {holders[entry.certificate]}, which is older, has the certificate with"
+            f" {kind.upper()} {value!r} already: change spec.certificate of one of the two; until then this"
+            " user has none"
+        )
+        self._refused[declared.stored["metadata"]["uid"]] = Reason.ALREADY_DECLARED, text
+        return msgspec.structs.replace(entry, certificate="")
 
     @property
     def pending(self) -> bool:
@@ -131,6 +156,7 @@ class UserObjects:
             spec.enabled,
             connections,
             model.bytes_per_second,
+            "" if spec.certificate is None else spec.certificate.text,
         )
 
     # -- statuses
@@ -178,9 +204,12 @@ class UserObjects:
             return Progress.UNDER_WAY, Reason.WAITS_FOR_MEMBERS, text
         if not model.spec.enabled:
             return Progress.DONE, Reason.AS_DESIRED, "spec.enabled is false: nobody can log in"
+        if model.spec.certificate is not None and not self._asks_certificates:
+            return Progress.DONE, Reason.AS_DESIRED, f"all members know the user{_IGNORED}"
         return Progress.DONE, Reason.AS_DESIRED, "all members know the user"
 
 
+_IGNORED = "; spec.security.clients.clientCertificates is Ignore, so nobody logs in by its certificate"
 _KEPT = ". Until then members keep the password that they know, if any"
 
 
@@ -207,7 +236,8 @@ def _fault(model: TabletUser) -> str:
         compile_user(model.user, spec.acl, spec.keyspaces)
     except RuleError as error:
         return f"spec.acl: {error}"
-    return ""
+    fault = "" if spec.certificate is None else certificate_fault(spec.certificate.text)
+    return f"spec.certificate: {fault}" if fault else ""
 
 
 def _status(

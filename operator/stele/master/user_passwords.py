@@ -73,6 +73,10 @@ class KnownPassword:
     problem: tuple[Reason, str] | None = None
 
 
+NO_PASSWORD = KnownPassword(None, float("inf"))
+"""Of a user who has none."""
+
+
 class UserPasswords:
     """Reads and makes the Secrets of one cluster's TabletUsers, a few in each round."""
 
@@ -82,10 +86,13 @@ class UserPasswords:
 
     def of(self, user: TabletUser) -> KnownPassword | None:
         """Return what is known of the user's password; None before its Secret was read."""
+        if user.spec.password is None:
+            return NO_PASSWORD
         return self._known.get(user.metadata.uid)
 
     async def look(self, users: Sequence[TabletUser], mark: Mark, now: float) -> None:
         """Read what is due. Raises Refused without the right to Secrets, and what the API server raises."""
+        users = [each for each in users if each.spec.password is not None]
         uids = {each.metadata.uid for each in users}
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
         due = sorted((each for each in users if self._due_at(each) <= now), key=self._due_at)
@@ -104,7 +111,7 @@ class UserPasswords:
             secret = await self._secret(user, mark)
             if before is not None and before.asked == asked and before.secret == secret:
                 return replace(before, looked_seconds=now)
-            chosen = user.spec.password.secret_ref is not None
+            chosen = not _is_generated(user)
             hashes = await hashes_of(secret, salt_of(user.metadata.uid), chosen=chosen)
             return KnownPassword(asked, now, secret, hashes)
         except NameTaken as error:
@@ -118,7 +125,7 @@ class UserPasswords:
     async def _secret(self, user: TabletUser, mark: Mark) -> StoredSecret:
         name = user.secret
         found = await self._store.read_of_anybody(name)
-        if user.spec.password.secret_ref is None:
+        if _is_generated(user):
             return await self._generated(user, found, mark)
         if found is None:
             raise Corrupt(
@@ -140,6 +147,10 @@ class UserPasswords:
             data = {**found.data, PASSWORD: new_password(), **kept}
             found = await self._store.replace(found, Content(data, {RENEWED: asked}), mark)
         return found
+
+
+def _is_generated(user: TabletUser) -> bool:
+    return user.spec.password is not None and user.spec.password.secret_ref is None
 
 
 def _asked(user: TabletUser) -> object:

@@ -1,14 +1,13 @@
 """The users of one cluster: those of its TabletUsers, a generated one, and the file of them for members."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from stele.adapters.kubernetes.secret_store import Content, Mark, SecretStore, StoredSecret
-from stele.core.control.member_settings import ClientAuth
+from stele.core.control.member_settings import ClientAuth, ClientCertificates
 from stele.errors import Corrupt
 from stele.master.cache import Cache
 from stele.master.certificates import listed, mark_of
@@ -29,7 +28,8 @@ from stele.model import TabletCluster
 from stele.model.conditions import Reason
 from stele.model.ownership import NameTaken
 from stele.model.user import TabletUserStatus
-from stele.wire.users import UserEntry, decode_users, encode_users
+from stele.wire.user_certificates import CERTIFICATES_KEY
+from stele.wire.users import UserEntry, UserFiles, decode_users, encode_files
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Users:
         self._secrets = kept
         self.objects = UserObjects(cache, *place, UserPasswords(store))
         self._hashed: tuple[StoredSecret, tuple[str, ...]] | None = None
-        self._encoded: tuple[tuple[UserEntry, ...], bytes] = (), encode_users(())
+        self._encoded: tuple[tuple[UserEntry, ...], UserFiles] = (), encode_files(())
         self._theirs: StoredSecret | None = None
         self._theirs_until = float("-inf")
         self._decoded: tuple[StoredSecret, Entries | str] | None = None
@@ -92,14 +92,17 @@ class Users:
         if isinstance(decoded, str):
             log.warning("Secret %s is written anew: %s", name, decoded)
         known: Entries = {} if isinstance(decoded, str) else decoded
-        await self.objects.look(known, mark, now)
+        ignored = cluster.clients.asked_certificates is ClientCertificates.IGNORE
+        await self.objects.look(known, mark, now, asks_certificates=not ignored)
         if not known and self.objects.pending:
             return
         users = dict(self.objects.entries)
         asked = cluster.clients.asked_auth is ClientAuth.REQUIRED
         if DEFAULT_USER not in users and (asked or DEFAULT_USER in known):
             users[DEFAULT_USER] = await self._default(cluster, mark, now)
-        content = Content({USERS_KEY: await self._encode(tuple(users.values()))})
+        files = await self._encode(tuple(users.values()))
+        more = {CERTIFICATES_KEY: files.certificates} if files.certificates else {}
+        content = Content({USERS_KEY: files.users, **more})
         self._note_file(await self._secrets.keep(name, content, mark, now), users)
 
     async def _default(self, cluster: TabletCluster, mark: Mark, now: float) -> UserEntry:
@@ -113,10 +116,10 @@ class Users:
             self._hashed = found, await hashes_of(found, salt, chosen=False)
         return UserEntry(DEFAULT_USER, self._hashed[1], EVERYTHING)
 
-    async def _encode(self, users: tuple[UserEntry, ...]) -> bytes:
+    async def _encode(self, users: tuple[UserEntry, ...]) -> UserFiles:
         if self._encoded[0] != users:
             # To check many users takes long.
-            self._encoded = users, await asyncio.to_thread(encode_users, users)
+            self._encoded = users, await asyncio.to_thread(encode_files, users)
         return self._encoded[1]
 
     # -- what members use
@@ -131,7 +134,7 @@ class Users:
             self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
 
     def _note_file(self, file: StoredSecret, users: Entries) -> None:
-        self._digest = hashlib.sha256(file.data[USERS_KEY]).hexdigest()
+        self._digest = _files_of(file).digest
         self._files.pop(self._digest, None)
         self._files[self._digest] = users
         while len(self._files) > FILES_KEPT:
@@ -154,7 +157,7 @@ class Users:
         if self._decoded is None or self._decoded[0] is not file:
             found: Entries | str
             try:
-                users = await asyncio.to_thread(decode_users, file.data.get(USERS_KEY, b""))
+                users = await asyncio.to_thread(decode_users, *_files_of(file))
                 found = {each.name: each for each in users}
             except Corrupt as error:
                 found = error.text
@@ -176,3 +179,7 @@ class Users:
                 self._theirs = found
             self._theirs_until = now + LOOK_SECONDS
         return self._theirs
+
+
+def _files_of(secret: StoredSecret) -> UserFiles:
+    return UserFiles(secret.data.get(USERS_KEY, b""), secret.data.get(CERTIFICATES_KEY, b""))

@@ -1,4 +1,4 @@
-"""TabletUser: one user of a cluster, with a password and rights."""
+"""TabletUser: one user of a cluster, with what it logs in by and its rights."""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +6,20 @@ from pydantic import ConfigDict, Field
 
 from stele.core.kv.acl import RULE_BYTES_MAX, RULES_MAX
 from stele.core.kv.keyspaces import NAME_CHARACTERS_MAX as KEYSPACE_CHARACTERS_MAX
-from stele.core.kv.user_limits import CONNECTIONS_MAX, KEYSPACES_MAX, NAME, NAME_CHARACTERS_MAX
+from stele.core.kv.user_limits import (
+    CONNECTIONS_MAX,
+    KEYSPACES_MAX,
+    NAME,
+    NAME_CHARACTERS_MAX,
+)
+from stele.core.security.user_certificates import (
+    COMMON_NAME,
+    COMMON_NAME_CHARACTERS_MAX,
+    OWN_SCHEME,
+    URI,
+    URI_CHARACTERS_MAX,
+    certificate_of,
+)
 from stele.model.common import (
     CLUSTER_NAME_LENGTH,
     Model,
@@ -55,6 +68,38 @@ class UserPassword(Model):
     """A Secret that has the password."""
 
 
+class UserCertificate(Model):
+    """The certificate of a client that is this user without a password."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "has(self.uri) != has(self.commonName)",
+                "spec.certificate needs either uri, one of the URIs in the certificate, or commonName, the CN"
+                " of its subject; not both",
+            ),
+            (
+                "!has(self.uri) || (self.uri.matches('^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$')"
+                f" && !self.uri.lowerAscii().startsWith('{OWN_SCHEME}'))",
+                "spec.certificate.uri must be a URI with its scheme, such as spiffe://example.com/shop,"
+                f" without spaces; {OWN_SCHEME} is for parts of clusters",
+            ),
+        )
+    )
+
+    uri: str | None = Field(default=None, min_length=1, max_length=URI_CHARACTERS_MAX)
+    """One of the URIs among its subject alternative names."""
+    common_name: str | None = Field(default=None, min_length=1, max_length=COMMON_NAME_CHARACTERS_MAX)
+    """The common name (CN) of its subject."""
+
+    @property
+    def text(self) -> str:
+        """The text that stands for it, as in `core.security.user_certificates`."""
+        return (
+            certificate_of(URI, self.uri) if self.uri else certificate_of(COMMON_NAME, self.common_name or "")
+        )
+
+
 class UserLimits(Model):
     """What the user may use."""
 
@@ -85,6 +130,10 @@ class TabletUserSpec(Model):
                 "spec.name cannot change: create another TabletUser",
             ),
             (f"!has(self.name) || self.name.matches('{_NAME}')", f"spec.name must be {_EXPECTED}"),
+            (
+                "has(self.password) || has(self.certificate)",
+                "spec needs password, certificate or both: what clients log in by",
+            ),
         )
     )
 
@@ -94,8 +143,10 @@ class TabletUserSpec(Model):
     """Name of the user, as in AUTH; the name of this object when omitted. Cannot change."""
     enabled: bool = True
     """Whether the user may log in. Connections of one that may not are closed."""
-    password: UserPassword
-    """Where the password is from."""
+    password: UserPassword | None = None
+    """Where the password is from; none when omitted."""
+    certificate: UserCertificate | None = None
+    """Certificate of clients that are this user without a password; none when omitted."""
     acl: tuple[Rule, ...] = Field(default=(), max_length=RULES_MAX)
     """Rights, as rules of Redis' ACL SETUSER in their order; without any the user may do nothing."""
     keyspaces: tuple[KeyspaceName, ...] = Field(default=(), max_length=KEYSPACES_MAX)
@@ -121,13 +172,13 @@ class TabletUserStatus(Model):
     user: str = ""
     """Name of the user, as in AUTH."""
     secret: str = ""
-    """Name of the Secret with the password."""
+    """Name of the Secret with the password; empty for a user without one."""
     members: UserMembers = Field(default_factory=UserMembers)
     conditions: Conditions = conditions_field()
 
 
 class TabletUser(Resource):
-    """A user of a cluster: what a client may do that logs in with its password."""
+    """A user of a cluster: what a client may do that logs in as this one."""
 
     KIND: ClassVar[str] = "TabletUser"
     PLURAL: ClassVar[str] = "tabletusers"
@@ -158,6 +209,8 @@ class TabletUser(Resource):
 
     @property
     def secret(self) -> str:
-        """Return the name of the Secret with its password."""
+        """Return the name of the Secret with its password, nothing for a user without one."""
+        if self.spec.password is None:
+            return ""
         reference = self.spec.password.secret_ref
         return f"{self.metadata.name}-password" if reference is None else reference.name
