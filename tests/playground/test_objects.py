@@ -121,6 +121,18 @@ def test_what_up_cannot_change_is_named(files: ObjectFiles, wanted: Wanted, said
 
 
 @pytest.mark.parametrize(
+    "changes", [{"security": {"members": {"tls": "Required"}}}, {"migration": {"engine": "Spark"}}]
+)
+def test_a_spec_that_would_wait_for_ever_is_refused(files: ObjectFiles, changes: Any) -> None:
+    ensure_cluster(files, Wanted())
+    files.patch(CLUSTERS, "demo", {"spec": {"migration": {"paused": True}}})
+    ensure_cluster(files, Wanted())
+    files.patch(CLUSTERS, "demo", {"spec": changes})
+    with pytest.raises(BadInput, match=f"spec.{next(iter(changes))} in cluster.yaml"):
+        ensure_cluster(files, Wanted())
+
+
+@pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
         ("GET", "/api/v1/namespaces/x/configmaps/none", None, 404),

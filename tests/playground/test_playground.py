@@ -3,14 +3,18 @@
 import signal
 import socket
 import stat
+import subprocess
 import threading
+import time
 
 import pytest
 import redis
 
-from tests.playground.harness import Ground, until
+from tests.playground.harness import COMMAND, Ground, until
 
 KEYS = 200
+AWAY_SECONDS = 2.0
+"""Longer than it takes until a member without `--away` is started again."""
 
 
 def client(ground: Ground, member: int = 0) -> "redis.Redis":
@@ -47,7 +51,9 @@ def test_nothing_is_lost_while_members_come_and_go_die_and_start_again(ground: G
     check(ground, entries)
 
     before = ground.members()
-    assert ground.run("kill", "demo-1").returncode == 0
+    assert ground.run("kill", "demo-1", "--away", "5").returncode == 0
+    time.sleep(AWAY_SECONDS)
+    assert len(ground.members()) == len(before) - 2
     until(lambda: set(ground.members()) - set(before) != set(), "the member is started again")
     ground.until_running()
     assert "demo-1: the member process was killed by signal 9" in ground.said()
@@ -135,6 +141,13 @@ def test_it_is_for_this_user_on_loopback_alone(ground: Ground) -> None:
     assert load.returncode == 0, load.stderr
     assert "Running: members 1/1, safe 4/4" in load.stdout
     assert load.stdout.splitlines()[0].split()[:2] == ["writes/s", "reads/s"]
+
+    words = [*COMMAND, "load", "--dir", str(ground.folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as endless:
+        assert endless.stdout is not None
+        assert [endless.stdout.readline() for _ in range(3)]
+        endless.send_signal(signal.SIGINT)
+        assert (endless.wait(30), endless.stderr and endless.stderr.read()) == (0, "")
 
 
 def _other_address() -> str:

@@ -39,4 +39,4 @@ def playground(
             "pip install '.[playground]' in a clone of Stele"
         )
     # In place of this process, so that Ctrl-C reaches it alone.
-    os.execv(sys.executable, [sys.executable, "-m", "stele.playground", *(arguments or [])])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "stele.playground", *(arguments or [])])

@@ -6,7 +6,7 @@ from stele.adapters.kubernetes.api import CLUSTERS
 from stele.errors import BadInput
 from stele.playground.files import Object
 from stele.playground.limits import MEMBERS_MAX
-from stele.playground.objects import ObjectFiles
+from stele.playground.objects import ObjectFiles, merged
 
 NAME = "demo"
 
@@ -16,6 +16,10 @@ OPEN: Object = {
     "networkPolicy": {"enabled": False},
 }
 """On loopback, with nothing that makes certificates: said in words by `up`."""
+
+
+KEPT: Object = {"migration": {"engine": "Direct"}, "security": OPEN}
+"""Fields of the spec without which a cluster would wait for what a playground does not have."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +41,26 @@ def ensure_cluster(files: ObjectFiles, wanted: Wanted) -> Object:
     check_members(wanted.members, "--members")
     stored = files.find(CLUSTERS, NAME)
     if stored is not None:
+        _check_kept(stored["spec"])
         return files.patch(CLUSTERS, NAME, {"spec": wanted.given}) if wanted.given else stored
     spec = {
         "members": 3,
         "storage": {"size": "10Gi"},
-        "migration": {"engine": "Direct"},
-        "security": OPEN,
+        **KEPT,
         **wanted.given,
     }
     return files.create(CLUSTERS, {"metadata": {"name": NAME}, "spec": spec})
+
+
+def _check_kept(spec: Object) -> None:
+    """Raise BadInput for a spec, changed by hand, that would wait for ever."""
+    for name, value in KEPT.items():
+        given = spec.get(name) or {}
+        if merged(given, value) != given:
+            raise BadInput(
+                f"spec.{name} in cluster.yaml lacks {value}: a playground has no copier, and nobody "
+                "makes certificates and users there; put it back"
+            )
 
 
 def check_members(number: int | None, what: str) -> None:

@@ -5,9 +5,10 @@ as its manifest says. It shows the member's container in the pod's status.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, NODES, PODS, Kind, NotFound
 from stele.errors import Uncertain
@@ -57,6 +58,7 @@ class Kubelet:
         self._files, self._folder, self._ports, self._say = files, folder, ports, say
         self._places: dict[str, Place] = {}
         self._woken = asyncio.Event()
+        self._failure: BaseException | None = None
         files.changed.append(self._noted)
 
     def _noted(self, kind: Kind, stored: Object, gone: bool) -> None:
@@ -64,7 +66,7 @@ class Kubelet:
             self._woken.set()
 
     async def run(self) -> None:
-        """Run until cancelled; `close` ends the processes."""
+        """Run until cancelled; `close` ends the processes. Raises what keeps one from being run."""
         if self._files.find(NODES, NODE) is None:
             self._files.create(NODES, {"metadata": {"name": NODE}})
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -74,6 +76,18 @@ class Kubelet:
             self._bind_claims()
             self._match()
             await self._woken.wait()
+            if self._failure is not None:
+                raise self._failure
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+            self._woken.set()
 
     async def until_listening(self, seconds: float) -> None:
         """Return once the members that there are listen, at most after so many seconds.
@@ -104,7 +118,7 @@ class Kubelet:
             pod = pods.get(name)
             forced = pod is None or pod["metadata"]["uid"] != place.uid
             if place.ending is None and (forced or (pod and pod["metadata"].get("deletionTimestamp"))):
-                place.ending = asyncio.create_task(self._end(place, politely=not forced))
+                place.ending = self._begin(self._end(place, politely=not forced))
         for name, pod in pods.items():
             if name in self._places:
                 continue
@@ -150,7 +164,7 @@ class Kubelet:
             began, ended = lambda: self._show_running(place), lambda code: self._show_end(place, code, log)
         else:
             began, ended = lambda: None, lambda code: self._say_end(place, name, code, log)
-        place.tasks.append(asyncio.create_task(made.keep(began, ended)))
+        place.tasks.append(self._begin(made.keep(began, ended)))
 
     # -- what pods show
 

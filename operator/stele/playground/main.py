@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -254,18 +255,28 @@ class Load:
         self._wrong = 0
 
     async def run(self, clients: int, seconds: float) -> None:
-        """Raises SteleError for what was read and should not have been."""
+        """Run for so many seconds, or until Ctrl-C.
+
+        Raises SteleError for what was read and should not have been, and when the playground ends.
+        """
         await self._look()
         if not self._places:
             raise BadInput("no member runs yet: wait until the playground is Running")
         print("writes/s  reads/s  p99 ms  errors  lost  cluster", flush=True)
-        looking = asyncio.create_task(self._look_on())
-        try:
-            await run_load(clients, lambda: self._places, seconds, self._show)
-        finally:
-            looking.cancel()
+        parts = {
+            asyncio.create_task(run_load(clients, lambda: self._places, seconds, self._show)),
+            asyncio.create_task(self._look_on()),
+            (ended := asyncio.create_task(asyncio.Event().wait())),
+        }
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, ended.cancel)
+        done, running = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         if self._wrong:
             raise SteleError(f"{self._wrong} reads did not find what was acknowledged", "LOST_WRITES")
+        for each in done - {ended}:
+            each.result()
 
     async def _look_on(self) -> None:
         while True:

@@ -50,7 +50,7 @@ class Container:
         """Start a program in the container."""
         if self._log.exists() and self._log.stat().st_size > LOG_BYTES_MAX:
             self._log.replace(self._log.with_suffix(".log.1"))
-        words = [sys.executable, "-m", "stele.playground.child", str(os.getpid()), *command]
+        words = [sys.executable, "-P", "-m", "stele.playground.child", str(os.getpid()), *command]
         with self._log.open("ab") as out:
             # A session of its own: Ctrl-C is for the playground, which ends them in its order.
             return await asyncio.create_subprocess_exec(
