@@ -6,6 +6,7 @@ Those whose client has shown a certificate are counted apart, so that nobody wit
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from typing import cast
 
@@ -22,8 +23,9 @@ closed, or the new one where none does."""
 HEADERS_SECONDS_MAX = 10.0
 """From the beginning of a connection, or the first byte of a later request, to the end of its headers."""
 
-IDLE_SECONDS_MAX = 60.0
-"""Between two requests; clients of ours close theirs after 30 s at the latest."""
+IDLE_SECONDS_MAX = 75.0
+"""Between two requests: clients of ours close theirs after 30 s at the latest, and Prometheus often asks each
+minute."""
 
 STALLED_SECONDS_MAX = 300.0
 STALLED_LOOK_SECONDS = 10.0
@@ -58,7 +60,7 @@ class Connections:
         if isinstance(connection, _Connection) and task is not None:
             connection.begin(request)
             # Each request is a task, which ends when the answer is written, or given up.
-            task.add_done_callback(connection.end)
+            task.add_done_callback(partial(connection.end, request))
         try:
             answer = await handler(request)
         except web.HTTPException as refusal:
@@ -171,8 +173,10 @@ class _Connection(asyncio.Protocol):
         self._connections.set_idle(self, idle=False)
         self._after(STALLED_LOOK_SECONDS, self._look)
 
-    def end(self, _task: object) -> None:
-        """Its answer is written, or given up."""
+    def end(self, request: web.Request, _task: object) -> None:
+        """Its answer is written, or given up; the next one may have begun."""
+        if self._request is not request:
+            return
         self._request = None
         if self._open:
             self._connections.set_idle(self, idle=True)

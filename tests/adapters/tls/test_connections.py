@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from stele.adapters import connections as tested
 from stele.adapters import http
@@ -257,6 +258,38 @@ async def test_of_too_many_the_one_that_waits_longest_is_closed(port: Port) -> N
     assert b" 200 " in await first.ask()
     port.go_on.set()
     assert (await busy.answer()).endswith(b"waited")
+
+
+@pytest.mark.usefixtures("few")
+async def test_one_whose_next_request_came_with_the_first_does_not_count_as_idle(port: Port) -> None:
+    """Whichever is told first, that the first one has ended or that the next one has begun."""
+    client = await port.dial()
+    client.writer.write(GET + GET.replace(b"/", b"/wait", 1))
+    assert b" 200 " in await client.answer()
+    await until(lambda: port.slow == 1)
+    for _ in range(3):
+        assert b" 200 " in await (await port.dial()).ask()
+    port.go_on.set()
+    assert (await client.answer()).endswith(b"waited")
+
+
+async def test_the_end_of_a_request_is_not_that_of_the_next_one() -> None:
+    connections, transport = tested.Connections(), FakeTransport()
+    connection = connections.accept(asyncio.Protocol)
+    assert isinstance(connection, tested._Connection)
+    connection.connection_made(transport)
+    first, second = make_mocked_request("GET", "/"), make_mocked_request("GET", "/")
+    connection.begin(first)
+    connection.begin(second)
+    connection.end(first, None)
+    assert not connections._idle[False]
+    connection.end(second, None)
+    assert list(connections._idle[False]) == [connection]
+    connection.connection_lost(None)
+
+
+class FakeTransport(asyncio.Transport):
+    """One that is never used."""
 
 
 @pytest.mark.usefixtures("few")
