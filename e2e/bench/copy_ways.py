@@ -380,7 +380,7 @@ def _copier_pod(image: str) -> dict[str, Any]:
     """As the operator makes it, without the cluster that would own it."""
     setup = CopierSetup(image, "IfNotPresent", "stele-spark", (), "stele-executor", "stele-spark-auth")
     cluster = {"metadata": {"name": "bench"}, "spec": {"members": 1, "storage": {"size": "1Gi"}}}
-    spec = copier_pod(TabletCluster.model_validate(cluster), setup)["spec"]
+    spec = copier_pod(TabletCluster.model_validate(cluster), setup, with_tls=False)["spec"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _meta("copier"), "spec": spec}
 
 

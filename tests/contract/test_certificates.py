@@ -160,6 +160,14 @@ class Scene:
         for index in indexes:
             self.report(index, users=used.digest, users_problem="")
 
+    async def remove_pod(self, name: str) -> None:
+        """What is to be deleted is gone."""
+        stored = self.cache.get(PODS, self.namespace, name)
+        assert stored is not None
+        with contextlib.suppress(NotFound):
+            await self.api._api.delete(PODS, self.namespace, name, None, grace_seconds=0)
+        self.cache.remove(PODS, stored)
+
     def report(self, index: int, **facts: str) -> None:
         liveness = self.state.membership.liveness[index]
         before = liveness.report or ExchangeReply("OK", "", f"uuid-{index}", "c", 1, 1, 0, 1)
@@ -305,6 +313,38 @@ async def test_tls_among_members_is_wanted_once_each_uses_its_certificate(scene:
     assert (await scene.condition("Secured"))[2].endswith(
         "TLS among members is Dial and waits: demo-1 have not reported it"
     )
+
+
+async def copier(scene: Scene) -> tuple[bool, str]:
+    """Whether the copier's pod has a certificate, and where it takes jobs, once it is ready."""
+    ready = {"podIP": "10.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    await scene.api._api.patch_status(PODS, scene.namespace, "demo-copier", ready)
+    stored = await scene.api.get(PODS, scene.namespace, "demo-copier")
+    scene.cache.put(PODS, stored)
+    mounted = [each.get("secret", {}).get("secretName") for each in stored["spec"]["volumes"]]
+    return "demo-copier-tls" in mounted, scene.world.copier_url()
+
+
+async def test_a_copier_takes_tls_alone_where_members_take_it(scene: Scene) -> None:
+    await scene.begin(migration={"engine": "Spark"})
+    await scene.round(2)
+    assert await copier(scene) == (False, "http://10.0.0.9:7010")
+    await scene.change(**AMONG)
+    await scene.round(2)
+    await scene.load()
+    await scene.round()
+    scene.reach(InternalTls.DIAL)
+    assert await copier(scene) == (False, ""), "no job goes to one without TLS"
+    await scene.round()
+    uid = scene.world.cluster().volumes_uid
+    made = read_certificate((await scene.data("demo-copier-tls"))["tls.crt"])
+    assert made.uris == (f"stele://{uid}/copier/demo-copier",)
+    await scene.remove_pod("demo-copier")
+    await scene.round()
+    assert await copier(scene) == (True, "https://10.0.0.9:7010")
+    scene.now += timedelta(days=21)
+    await scene.rounds_until_quiet()
+    assert read_certificate((await scene.data("demo-copier-tls"))["tls.crt"]) != made, "it is renewed"
 
 
 async def test_tls_among_members_falls_with_the_spec_and_the_annotation_together(scene: Scene) -> None:

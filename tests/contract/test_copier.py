@@ -78,7 +78,7 @@ async def real() -> AsyncIterator[Case]:
     add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, 4))
     async with serving(app) as port:
         url = f"http://127.0.0.1:{port}"
-        jobs = SparkJobs(cluster, lambda: "127.0.0.1", lambda: "", lambda: None, lambda _: CopierClient(url))
+        jobs = SparkJobs(cluster, lambda: url, lambda: "", lambda: None, lambda _: CopierClient(url))
         yield Case(jobs, lambda outcome: setattr(runner, "outcome", outcome))
         await jobs.close()
 

@@ -63,12 +63,12 @@ async def copying(tmp_path, staging, **environment):
     }
     settings = read_settings(given | environment)
     runner = SparkRunner(settings, fake_driver_command)
-    async with serving(make_app(settings, runner), port) as url, CopierClient(url) as client:
+    async with serving(make_app(settings, runner)[0], port) as url, CopierClient(url) as client:
         yield client, runner
 
 
 @asynccontextmanager
-async def source(tmp_path):
+async def source(tmp_path, tls_dir=""):
     volume = tmp_path / "source"
     (volume / "staging").mkdir(parents=True)
     tablets = {
@@ -76,7 +76,7 @@ async def source(tmp_path):
         for partition in range(PARTITIONS)
     }
     checkpoints.make_checkpoint(volume, "s-1", tablets)
-    async with checkpoints.transfer(volume) as url:
+    async with checkpoints.transfer(volume, tls_dir) as url:
         yield url
 
 

@@ -144,7 +144,9 @@ async def test_other_settings_of_the_operator_replace_the_pod_too(setting: str) 
 
 async def test_executors_have_an_account_without_rights_and_the_secret_s_name_only() -> None:
     api = Api()
-    await until_quiet(api, api.world())
+    world = api.world()
+    await world.write_status(leadership(), 0.0)
+    await until_quiet(api, world)
     spec = api.pods[NAME]["spec"]
     told = settings_of(api.pods[NAME])
     assert (spec["serviceAccountName"], told["STELE_EXECUTOR_SERVICE_ACCOUNT"]) == (

@@ -58,12 +58,12 @@ def pods(of: TabletCluster) -> dict[str, dict[str, str]]:
         )
         for index in (0, 1)
     ]
-    copier = copier_pod(of, SETTINGS.copier)
+    copier = copier_pod(of, SETTINGS.copier, with_tls=False)
     told = {each["name"]: each.get("value", "") for each in copier["spec"]["containers"][0]["env"]}
     driver = told | {"POD_IP": "1.1.1.1", "POD_NAME": copier["metadata"]["name"], "POD_NAMESPACE": NAMESPACE}
     conf = spark_conf(read_settings(driver), CopyJob("s", f"{name}-0", "c", "http://h:1", "t", ()), "/t")
     given = {key.removeprefix(EXECUTOR_LABEL): conf[key] for key in conf if key.startswith(EXECUTOR_LABEL)}
-    job = manifest(of.to_dict(), "1Gi", {"image": "i"})
+    job = manifest(of.to_dict(), "1Gi", {"image": "i"}, with_tls=False)
     return {
         "member": member_pod(of, members[0], SETTINGS.members)["metadata"]["labels"],
         "member 1": member_pod(of, members[1], SETTINGS.members)["metadata"]["labels"],

@@ -98,7 +98,7 @@ def test_spark_s_pods_have_what_lets_them_run_beside_the_members() -> None:
         "securityContext": {"runAsNonRoot": True},
     }
     cluster = read(**shared, imagePullSecrets=[{"name": "own"}, {"name": "chart"}], nodeSelector={"a": "b"})
-    spec = copier_pod(cluster, SETTINGS.copier)["spec"]
+    spec = copier_pod(cluster, SETTINGS.copier, with_tls=False)["spec"]
     assert spec | shared == spec
     assert "nodeSelector" not in spec
     assert spec["imagePullSecrets"] == [{"name": "chart"}, {"name": "own"}]

@@ -221,7 +221,10 @@ def test_secrets_to_pull_with_reach_every_account_and_every_pod(
     member = TabletMember.read({"metadata": {"name": "demo-0"}, "spec": {"cluster": "demo", "index": 0}})
     assert isinstance(cluster, TabletCluster)
     assert isinstance(member, TabletMember)
-    pods = [member_pod(cluster, member, settings.members), copier_pod(cluster, settings.copier)]
+    pods = [
+        member_pod(cluster, member, settings.members),
+        copier_pod(cluster, settings.copier, with_tls=False),
+    ]
     for each in pods:
         del each["metadata"]["ownerReferences"]
     control_plane.apply(namespace, *accounts, *pods)
@@ -244,7 +247,7 @@ def test_who_reaches_what_with_network_policies(bare_control_plane: ControlPlane
     assert OPERATOR.items() <= operator.items()
     member, copier = labels("demo", "member", "demo-0"), labels("demo", "copier")
     executor = {"spark-role": "executor", COPIER_LABEL: "demo-copier"}
-    bulk = manifest(CLUSTER, "1Gi", {"image": "i"})["spec"]["template"]["metadata"]["labels"]
+    bulk = manifest(CLUSTER, "1Gi", {"image": "i"}, with_tls=False)["spec"]["template"]["metadata"]["labels"]
     of_pods = {"members": member, "copiers": copier, "executors": executor, "bulk": bulk}
     pods = {name: End("a", given) for name, given in of_pods.items()}
     for name, pod in pods.items():

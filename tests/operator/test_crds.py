@@ -510,7 +510,10 @@ def test_kubernetes_takes_every_field_of_a_pod_template_as_it_was_written(
     assert isinstance(model, TabletCluster)
     assert isinstance(owner, TabletMember)
     settings = Settings("member", "spark")
-    for pod in (member_pod(model, owner, settings.members), copier_pod(model, settings.copier)):
+    for pod in (
+        member_pod(model, owner, settings.members),
+        copier_pod(model, settings.copier, with_tls=False),
+    ):
         del pod["metadata"]["ownerReferences"]
         control_plane.apply(namespace, pod)
         made = control_plane.get(namespace, "pod", pod["metadata"]["name"])

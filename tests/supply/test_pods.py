@@ -17,10 +17,13 @@ from tests.master.test_secret_volumes import CLUSTER, MEMBER
 EXECUTOR = read_settings(POD)
 PODS = {
     "member": member_pod(CLUSTER, MEMBER, SETTINGS.members)["spec"],
-    "copier": copier_pod(CLUSTER, SETTINGS.copier)["spec"],
+    "copier": copier_pod(CLUSTER, SETTINGS.copier, with_tls=False)["spec"],
     "executor": json.loads(pod_template(JOB, EXECUTOR))["spec"],
     "bulk": bulk_job.manifest(
-        {"apiVersion": "v1", "metadata": {"name": "demo", "uid": "u"}}, "1Gi", {"image": "sql:1"}
+        {"apiVersion": "v1", "metadata": {"name": "demo", "uid": "u"}},
+        "1Gi",
+        {"image": "sql:1"},
+        with_tls=True,
     )["spec"]["template"]["spec"],
 }
 

@@ -5,25 +5,40 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 from aiohttp import web
 
 from stele.adapters import http
 from stele.adapters.environment import parser_of
+from stele.adapters.tls.acceptor import TlsAcceptor
+from stele.adapters.tls.identity import TlsIdentity
+from stele.adapters.tls.role_callers import RoleCallers
 from stele.copyjob.messages import decode_slice
 from stele.copyjob.pods import sweep_leftovers
 from stele.copyjob.runner import SparkRunner
 from stele.copyjob.settings import Settings, read_settings
+from stele.core.security.identity import Role
+from stele.core.security.rotation import GRACE_SECONDS
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
 from stele.transfer.program import SETTINGS_WRONG, begin, serve
 from stele.wire.unreadable import UNREADABLE
 
 JOBS_PARALLEL = 16
+PROGRESS = "/v1/jobs/{session}/progress"
+OPEN_ROUTES = (PROGRESS, "/healthz")
+"""For Spark's tasks, by the token of their session, and for the kubelet: neither has a certificate."""
 
 
-def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
-    """Return the copier's HTTP application, which owns the runner."""
+def make_app(settings: Settings, runner: SparkRunner) -> tuple[web.Application, TlsAcceptor | None]:
+    """Return the copier's HTTP application, which owns the runner, and what takes its connections.
+
+    With a certificate that is TLS alone, and jobs are the master's; without one, plain ones of anybody.
+    """
+    callers = None
+    if settings.tls_dir:
+        callers = RoleCallers(TlsIdentity(Path(settings.tls_dir), GRACE_SECONDS), Role.MASTER, OPEN_ROUTES)
 
     async def running(app: web.Application) -> AsyncIterator[None]:
         sweeping = asyncio.get_running_loop().create_task(sweep_leftovers(settings))
@@ -48,12 +63,15 @@ def make_app(settings: Settings, runner: SparkRunner) -> web.Application:
             return web.Response(status=400, text=f"invalid progress of a slice: {wrong}")
         return web.Response(status=204 if runner.progress(session, reported) else 404)
 
-    app = http.application(body_bytes_max=JOB_BYTES_MAX)
+    middlewares = () if callers is None else (callers.check,)
+    app = http.application(body_bytes_max=JOB_BYTES_MAX, middlewares=middlewares)
+    if callers is not None:
+        app.cleanup_ctx.append(callers.watching)
     # Contexts are cleaned up in reverse order: jobs are cancelled before their drivers end.
     app.cleanup_ctx.append(running)
     add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, JOBS_PARALLEL))
-    app.router.add_post("/v1/jobs/{session}/progress", progress)
-    return app
+    app.router.add_post(PROGRESS, progress)
+    return app, None if callers is None else callers.acceptor
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,8 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
     if settings is None:
         return SETTINGS_WRONG
     settings = replace(settings, start=secrets.token_hex(4))
-    app = make_app(settings, SparkRunner(settings))
-    return serve(parser.prog, app, settings.bind, settings.port)
+    app, acceptor = make_app(settings, SparkRunner(settings))
+    return serve(parser.prog, app, settings.bind, settings.port, acceptor=acceptor)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from stele.adapters import environment
 from stele.adapters.environment import Port, PullPolicy, setting
-from stele.wire.urls import http_root
+from stele.wire.urls import root
 
 KUBERNETES = "k8s://https://kubernetes.default.svc"
 LOCAL = {"STELE_SPARK_IMAGE": "none", "POD_NAMESPACE": "none", "POD_NAME": "none", "POD_IP": "127.0.0.1"}
@@ -78,6 +78,11 @@ class Settings:
         expected="a folder that is there",
         accepts=Path.is_dir,
     )
+    tls_dir: str = setting(
+        "STELE_TLS_DIR",
+        "folder with tls.crt, tls.key and ca.crt; with it, nothing but TLS is taken",
+        default="",
+    )
     start: str = "none"
 
     @property
@@ -88,7 +93,7 @@ class Settings:
     @property
     def callback(self) -> str:
         """URL to which tasks report their progress."""
-        return http_root(self.pod_ip, self.port)
+        return root(self.pod_ip, self.port, with_tls=bool(self.tls_dir))
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:

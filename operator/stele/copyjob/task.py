@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stele.adapters.tls.dialled import Secured
+from stele.adapters.tls.dialled import Secured, connect
 from stele.adapters.tls.identity import trusting
 from stele.adapters.tls.peer import Expected
 from stele.copyjob.messages import SliceProgress, SliceResult, encode
@@ -19,6 +19,7 @@ from stele.core.security.rotation import grace_seconds
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.transfer.client.copy import copy_tablets
 from stele.wire.copy.jobs import CopyJob, Manifest
+from stele.wire.urls import HTTPS
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,11 @@ def run_slice(slice_: Slice) -> bytes:
     job = msgspec.json.decode(body, type=CopyJob)
     progress = _Progress((part, parts), job, callback, attempts_before())
     try:
-        secured = _secured(job)
+        secured = _secured(job, Role.MEMBER, job.source)
+        if callback.startswith(HTTPS):
+            if job.tls is None:
+                raise BadInput("tls is missing; expected the cluster's CA, by which tasks know the copier")
+            progress.copier = _secured(job, Role.COPIER)
         if not progress.retries:
             check_space(Path(staging), sum(item.bytes for item in job.items))
         copy_tablets(
@@ -56,11 +61,11 @@ def run_slice(slice_: Slice) -> bytes:
     return encode(SliceResult(progress.bytes, progress.entries, finished, retries=progress.retries))
 
 
-def _secured(job: CopyJob) -> Secured | None:
-    """Return how to know the source; None when it is dialled without TLS. Raises BadInput for the CA."""
+def _secured(job: CopyJob, role: Role, name: str = "") -> Secured | None:
+    """Return how to know a part of the job's cluster; None without TLS. Raises BadInput for the CA."""
     if job.tls is None:
         return None
-    expected = Expected(job.tls.cluster, (Role.MEMBER,), job.source)
+    expected = Expected(job.tls.cluster, (role,), name)
     grace = grace_seconds(takes_expired=job.tls.grace_expired)
     return Secured(trusting(job.tls.trusted.encode()), expected, grace)
 
@@ -86,12 +91,16 @@ def check_space(staging: Path, coming_bytes: int) -> None:
 
 
 class _Progress:
-    """Adds up progress and reports it every `REPORT_SECONDS`; an unreachable copier is not an error."""
+    """Adds up progress and reports it every `REPORT_SECONDS`; an unreachable copier is not an error.
+
+    Nothing is reported to who is not the `copier`, where that is known by its certificate.
+    """
 
     def __init__(self, place: tuple[int, int], job: CopyJob, callback: str, retries: int) -> None:
         self.bytes = self.entries = 0
         self.retries = retries
         self.finished: list[int] = []
+        self.copier: Secured | None = None
         self._place, self._job, self._callback = place, job, callback
         self._next = time.monotonic() + REPORT_SECONDS
 
@@ -127,9 +136,7 @@ class _Progress:
 
     def _post(self, body: bytes) -> int:
         parts = urlsplit(self._callback)
-        connection = http.client.HTTPConnection(
-            parts.hostname or "", parts.port or 0, timeout=CALLBACK_SECONDS_MAX
-        )
+        connection = connect((parts.hostname or "", parts.port or 0), self.copier, CALLBACK_SECONDS_MAX)
         try:
             headers = {"Authorization": f"Bearer {self._job.token}"}
             connection.request("POST", f"/v1/jobs/{self._job.session}/progress", body, headers)

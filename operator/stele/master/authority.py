@@ -17,7 +17,7 @@ from stele.adapters.pki.certificates import (
 from stele.core.security.identity import Holder, Role
 from stele.core.security.rotation import Brought, CaState, Step, Validity, promote_at
 from stele.errors import Corrupt
-from stele.master.manifests import headless_name
+from stele.master.manifests import copier_name, headless_name
 from stele.model import TabletCluster
 
 CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
@@ -163,5 +163,14 @@ def member_names(cluster: TabletCluster, member: str) -> Names:
 
 def admin_names(cluster: TabletCluster) -> Names:
     """Return what the certificate of administrators says."""
-    uid, name = cluster.volumes_uid, str(Role.ADMIN)
-    return Names(name, (Holder(uid, Role.ADMIN, name).uri,), (f"{name}.{name}.{uid}.stele.invalid",))
+    return _names(cluster, Role.ADMIN, str(Role.ADMIN))
+
+
+def copier_names(cluster: TabletCluster) -> Names:
+    """Return what the copier's certificate says."""
+    return _names(cluster, Role.COPIER, copier_name(cluster.metadata.name))
+
+
+def _names(cluster: TabletCluster, role: Role, name: str) -> Names:
+    uid = cluster.volumes_uid
+    return Names(name, (Holder(uid, role, name).uri,), (f"{name}.{role}.{uid}.stele.invalid",))

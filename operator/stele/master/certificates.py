@@ -23,13 +23,12 @@ from stele.adapters.pki.certificates import (
 )
 from stele.core.security.rotation import CA_DAYS, LEAF_DAYS, Step, Validity, next_step
 from stele.errors import Conflict, Corrupt
-from stele.master.attempts import error_of, errors_of
+from stele.master.attempts import errors_of
 from stele.master.authority import (
     CERTIFICATE,
     KEY,
     TRUSTED,
     Authority,
-    admin_names,
     bundle_name,
     ca_name,
     member_names,
@@ -43,7 +42,6 @@ from stele.master.secret_volumes import tls_name
 from stele.model import TabletCluster, TabletMember
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.wire.identity import identity_digest
-from stele.wire.pods import admin_secret_name
 
 RENEW_CA = "stele.dev/renew-ca"
 """Annotation of a TabletCluster: any new value changes the CA at once."""
@@ -96,9 +94,9 @@ class Certificates:
         reported: Mapping[str, str],
         now: float,
         *,
-        with_admin: bool,
+        others: Mapping[str, Names],
     ) -> None:
-        """Make and renew what is due, also for administrators if they need a certificate.
+        """Make and renew what is due, also for `others` than members, by the names of their Secrets.
 
         `reported` has the digest of the certificate that each member uses. Raises Refused without rights on
         Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for a CA that cannot be used, and
@@ -112,11 +110,10 @@ class Certificates:
         bundle = Content({TRUSTED: authority.bundle})
         await self._secrets.keep(bundle_name(cluster.metadata.name), bundle, mark, now)
         await self._all_members(cluster, members, authority, now)
-        taken = None
-        if with_admin:
-            name = admin_secret_name(cluster.metadata.name)
-            leaf = self._leaf(name, admin_names(cluster), mark, authority, now)
-            taken = await error_of(leaf, NAME_ERRORS)
+        leaves = (self._leaf(name, names, mark, authority, now) for name, names in others.items())
+        taken = await errors_of(leaves, NAME_ERRORS)
+        kept = {*(tls_name(member.metadata.name) for member in members), *others}
+        self._checked = {name: each for name, each in self._checked.items() if name in kept}
         self._look_at(cluster, members, authority, reported, now)
         if self._brought.problem is not None:
             raise self._brought.problem
@@ -128,8 +125,8 @@ class Certificates:
         after = authority.refreshed(brought).after(step, asked, now, fresh)
         if after != authority:
             await self._secrets.keep(ca_name(cluster.metadata.name), after.content, mark, now)
-        if taken is not None:
-            raise taken
+        if taken:
+            raise taken[0]
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: float) -> None:
         """Make the certificate of one member, so that its pod starts with it. Raises as `ensure` does."""
@@ -152,8 +149,6 @@ class Certificates:
         now: float,
     ) -> None:
         names, wanted = [member.metadata.name for member in members], cluster.spec.members
-        kept = {*map(tls_name, names), admin_secret_name(cluster.metadata.name)}
-        self._checked = {name: each for name, each in self._checked.items() if name in kept}
         checked = {name: self._checked.get(tls_name(name)) for name in names}
         right = {name: each for name, each in checked.items() if each and each.authority == authority}
         if lacking := [name for name in names if name not in right]:

@@ -16,11 +16,12 @@ from stele.master import manifests
 from stele.model import TabletCluster
 from stele.model.common import quantity_bytes
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SourceTls
-from stele.wire.urls import http_root
+from stele.wire.urls import HTTPS, http_root
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
+NOT_READY = "the copier pod is not ready"
 PATIENCE_SECONDS = 20.0
 """Seconds that a copier may stay silent before its jobs count as failed."""
 
@@ -35,13 +36,14 @@ class SparkJobs:
     def __init__(
         self,
         cluster: Callable[[], TabletCluster],
-        address: Callable[[], str],
+        url: Callable[[], str],
         trusted: Callable[[], str],
         wake: Callable[[], None],
         connect: Callable[[str], CopierClient] = CopierClient,
     ) -> None:
-        """`trusted` returns the CAs of the cluster, PEM; empty while they are not known."""
-        self._cluster, self._address, self._wake, self._connect = cluster, address, wake, connect
+        """`url` returns where the copier takes jobs, `trusted` the CAs of the cluster, PEM; both are empty
+        while they are not known."""
+        self._cluster, self._url, self._wake, self._connect = cluster, url, wake, connect
         self._trusted = trusted
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, Job] = {}
@@ -49,7 +51,7 @@ class SparkJobs:
 
     def problem(self) -> str:
         """Return why Spark cannot be used now; empty when it can."""
-        return "" if self._address() else "the copier pod is not ready"
+        return "" if self._url() else NOT_READY
 
     def jobs(self) -> Mapping[str, Job]:
         return self._jobs
@@ -68,16 +70,19 @@ class SparkJobs:
 
     async def _follow(self, job: CopyJob) -> None:
         """Poll until the job ends, and delete it when it failed or is not wanted any more."""
+        line = _Line(self._url, self._connect)
         try:
-            if await self._poll(job):
+            if await self._poll(job, line):
                 await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             if not self._closing:
                 # The session has ended: the copy is not needed any more.
-                await self._delete(job.session)
+                await self._delete(job.session, line)
             raise
+        finally:
+            await line.close()
 
-    async def _poll(self, job: CopyJob) -> bool:
+    async def _poll(self, job: CopyJob, line: "_Line") -> bool:
         """Poll until the job ends, the copier refuses it, or it has been silent for too long.
 
         Returns whether it is done.
@@ -86,7 +91,7 @@ class SparkJobs:
         heard = clock()
         while True:
             try:
-                status = await self._ask(job)
+                status = await self._ask(job, line)
             except Unavailable as error:
                 log.info("copier: %s", error)
                 if clock() - heard > PATIENCE_SECONDS:
@@ -107,37 +112,35 @@ class SparkJobs:
             if status.state == JobState.FAILED:
                 break
             await asyncio.sleep(POLL_SECONDS)
-        await self._delete(job.session)
+        await self._delete(job.session, line)
         return False
 
-    async def _ask(self, job: CopyJob) -> CopyJobStatus:
+    async def _ask(self, job: CopyJob, line: "_Line") -> CopyJobStatus:
         """Return the status of the session's job; submit it when the copier knows none.
 
         A previous master may have submitted it, for more tablets or with other settings: then it goes on.
         """
-        async with self._client() as client:
-            return await client.status(job.session) or await client.submit(self._with_ca(job))
+        client = await line.client()
+        return await client.status(job.session) or await client.submit(self._with_ca(job, line.url))
 
-    def _with_ca(self, job: CopyJob) -> CopyJob:
-        """Return the job with the CAs that are valid now. Raises Unavailable when they are not known."""
+    def _with_ca(self, job: CopyJob, url: str) -> CopyJob:
+        """Return the job with the CAs that are valid now. Raises Unavailable when they are not known.
+
+        Tasks know the copier by them, too: a job for one with TLS dials the source with TLS, which takes it.
+        """
+        if job.tls is None and url.startswith(HTTPS):
+            job = msgspec.structs.replace(job, tls=_source_tls(self._cluster()))
         if job.tls is None:
             return job
         if not (trusted := self._trusted()):
             raise Unavailable("the operator has not read the cluster's CA, by which Spark knows the source")
         return msgspec.structs.replace(job, tls=msgspec.structs.replace(job.tls, trusted=trusted))
 
-    async def _delete(self, session: str) -> None:
+    async def _delete(self, session: str, line: "_Line") -> None:
         try:
-            async with self._client() as client:
-                await client.cancel(session)
+            await (await line.client()).cancel(session)
         except SteleError as error:
             log.info("copier: %s", error)
-
-    def _client(self) -> CopierClient:
-        address = self._address()
-        if not address:
-            raise Unavailable("the copier pod is not ready")
-        return self._connect(http_root(address, manifests.COPIER_PORT))
 
     def _note(self, session: str, job: Job) -> None:
         before = self._jobs.get(session)
@@ -153,14 +156,39 @@ class SparkJobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class _Line:
+    """What one job asks the copier by: connections are kept, as each new one with TLS takes milliseconds."""
+
+    def __init__(self, find: Callable[[], str], connect: Callable[[str], CopierClient]) -> None:
+        self._find, self._connect = find, connect
+        self._client: CopierClient | None = None
+        self.url = ""
+
+    async def client(self) -> CopierClient:
+        """Return a client of the copier, wherever that is now. Raises Unavailable."""
+        if not (url := self._find()):
+            raise Unavailable(NOT_READY)
+        if self._client is None or url != self.url:
+            await self.close()
+            self._client, self.url = await self._connect(url).__aenter__(), url
+        return self._client
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.__aexit__(None, None, None)
+
+
+def _source_tls(cluster: TabletCluster) -> SourceTls:
+    return SourceTls(cluster.volumes_uid, "", cluster.security.members.takes_expired)
+
+
 def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJob:
     """Return the copy job of a session, without CAs; the destination's volume is the claim of its name.
 
     Members have the level of TLS of `state` or a neighbour of it, so all of them take what it dials.
     """
-    spark, members, tls = cluster.spec.spark, state.table.members, None
-    if state.tls.level.dials_tls:
-        tls = SourceTls(cluster.volumes_uid, "", cluster.security.members.takes_expired)
+    spark, members = cluster.spec.spark, state.table.members
     source, destination = members[session.source], members[session.destination]
     return CopyJob(
         session=session.id,
@@ -174,5 +202,5 @@ def job_of(session: CopySession, state: State, cluster: TabletCluster) -> CopyJo
         memory=f"{quantity_bytes(spark.memory) // (1 << 20)}m",
         idle_seconds=spark.idle_seconds,
         source=source.name,
-        tls=tls,
+        tls=_source_tls(cluster) if state.tls.level.dials_tls else None,
     )

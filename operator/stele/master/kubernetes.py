@@ -58,6 +58,7 @@ from stele.master.volumes import Volumes
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster_status import TabletClusterStatus
 from stele.model.ownership import CLUSTER_UID_LABEL, NameLeaves, NameTaken
+from stele.wire.urls import root
 
 log = logging.getLogger(__name__)
 
@@ -310,11 +311,12 @@ class KubernetesClusterObjects:
             members = len(self._state.table.members)
             budget = manifests.budget(cluster, members, parts.safe == parts.total)
             yield children.apply(BUDGETS, budget, uid)
-        yield self._ensure_copier(cluster)
         yield self._revisions.note(cluster)
         yield self._ensure_keyspaces()
         listed = [member for _, member in self._members.listed]
         yield self._security.ensure(cluster, listed, self._state, self._clock_at(self._now()))
+        # It mounts its certificate, which is made before.
+        yield self._ensure_copier(cluster)
         yield self._policies.ensure(cluster, self._now())
 
     async def _ensure_keyspaces(self) -> None:
@@ -327,14 +329,19 @@ class KubernetesClusterObjects:
         await self._keyspaces.ensure(self._state, reachable, undeclared, waits_until(self._state, desired))
 
     async def _ensure_copier(self, cluster: TabletCluster) -> None:
-        """Keep a pod as specified. An outdated one is deleted once no Spark job is running."""
+        """Keep a pod as specified, with TLS where members take it: which they do is known from the state.
+
+        An outdated one is deleted once no Spark job is running.
+        """
         name, uid, children = manifests.copier_name(self.name), self.cluster_uid, self._children
         if not manifests.wants_copier(cluster):
             await children.delete(PODS, name, uid)
             return
-        if not await self._namespace_setup.ensure():
+        if self._state is None or not await self._namespace_setup.ensure():
             return
-        body = manifests.copier_pod(cluster, self._settings.copier)
+        body = manifests.copier_pod(
+            cluster, self._settings.copier, with_tls=self._state.tls.level.listens_tls
+        )
         pod = await children.ensure(PODS, body, uid)
         outdated = pod is not None and outdated_pod(pod, body) and not self._has_spark_jobs()
         if pod is not None and (outdated or has_ended(pod)):
@@ -350,10 +357,17 @@ class KubernetesClusterObjects:
             return True
         return any(session.copied_by_spark for session in self._state.operations.sessions.values())
 
-    def copier_address(self) -> str:
-        """Return the copier's address; empty while it is not ready."""
+    def copier_url(self) -> str:
+        """Return where the copier takes jobs; empty while it is not ready, or takes no TLS where members are
+        dialled with it."""
         pod = self._children.find(PODS, manifests.copier_name(self.name), self.cluster_uid)
-        return "" if pod is None else ready_address(pod)
+        address = "" if pod is None else ready_address(pod)
+        if pod is None or not address:
+            return ""
+        with_tls = manifests.takes_tls(pod)
+        if not with_tls and self._state is not None and self._state.tls.level.dials_tls:
+            return ""
+        return root(address, manifests.COPIER_PORT, with_tls=with_tls)
 
     def trusted(self) -> str:
         """Return the CAs of the cluster, PEM; empty while they are not known."""
@@ -395,7 +409,7 @@ class KubernetesClusterObjects:
         cluster, keys = self.cluster(), self.cluster().spec.placement.topology_keys
         unknown = self._nodes.problem(keys, self._members.node_names()) if keys else ""
         pods = ((member, self._members.pod(stored)) for stored, member in self._members.listed)
-        updated, outdated, resizing = self._outdated.of_all(cluster, pods)
+        updated, outdated, resizing = self._outdated.of_all(cluster, pods, state.tls.level)
         security = self._security.facts(cluster, self.desired(), state)
         return View(
             state,

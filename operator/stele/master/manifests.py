@@ -13,7 +13,14 @@ from typing import Any
 from stele.core.security.level import InternalTls
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
-from stele.master.secret_volumes import TLS_FOLDER, TLS_MOUNT, USERS_FILE, USERS_MOUNT, secret_volumes
+from stele.master.secret_volumes import (
+    TLS_FOLDER,
+    TLS_MOUNT,
+    USERS_FILE,
+    USERS_MOUNT,
+    secret_volumes,
+    tls_volume,
+)
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
 from stele.model.ownership import CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
@@ -25,6 +32,9 @@ Object = dict[str, Any]
 RESP_PORT, CLUSTER_PORT, READ_PORT = 6379, 6380, 6381
 PEER_PORT, ADMIN_PORT, TRANSFER_PORT = 7000, 7001, 7002
 METRICS_PORT, COPIER_PORT = 7004, 7010
+
+TLS_DIR = "STELE_TLS_DIR"
+"""Variable with the folder of a process' certificate."""
 
 CLUSTER_LABEL = "stele.dev/cluster"
 MEMBER_LABEL = "stele.dev/member"
@@ -265,7 +275,7 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
                 STELE_FSYNC=cluster.spec.storage.fsync.value,
                 STELE_HEARTBEAT_MS=str(int(detection.heartbeat_seconds * 1000)),
                 STELE_LEASE_MS=str(int(detection.lease_seconds * 1000)),
-                STELE_TLS_DIR=TLS_FOLDER,
+                **{TLS_DIR: TLS_FOLDER},
                 STELE_USERS_FILE=USERS_FILE,
             ),
         ],
@@ -295,7 +305,7 @@ def _transfer_container(image: str, pull: str) -> Object:
         "image": image,
         "imagePullPolicy": pull,
         "command": ["stele-transfer"],
-        "env": _env(STELE_DATA_DIR="/data", STELE_TLS_DIR=TLS_FOLDER),
+        "env": _env(STELE_DATA_DIR="/data", **{TLS_DIR: TLS_FOLDER}),
         "ports": [{"name": "transfer", "containerPort": TRANSFER_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "terminationMessagePolicy": LAST_LOG,
@@ -408,7 +418,12 @@ def _field(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
+def takes_tls(copier: Object) -> bool:
+    """Return whether this pod of a copier was made to take TLS, and nothing else."""
+    return any(each["name"] == TLS_DIR for each in copier["spec"]["containers"][0].get("env", []))
+
+
+def copier_pod(cluster: TabletCluster, setup: CopierSetup, *, with_tls: bool) -> Object:
     """Build the pod that runs a cluster's Spark drivers."""
     name, secrets = cluster.metadata.name, setup.pull_secrets_of(cluster)
     placement = executor_fields(cluster.spec.pod_template)
@@ -426,7 +441,7 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
             STELE_EXECUTOR_POD=json.dumps(placement, sort_keys=True),
         ),
     ]
-    container = {
+    container: Object = {
         "name": "copier",
         "image": image,
         "imagePullPolicy": pull,
@@ -448,6 +463,11 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup) -> Object:
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}, spark_secret_volume(setup.secret)],
     }
+    if with_tls:
+        container["env"] += _env(**{TLS_DIR: TLS_FOLDER})
+        container["volumeMounts"] += [TLS_MOUNT]
+        container["readinessProbe"]["httpGet"]["scheme"] = "HTTPS"
+        spec["volumes"] += [tls_volume(copier_name(name))]
     spec = _pulled(spec | placement, secrets)
     marks = labels(name, "copier")
     body = _object("v1", "Pod", copier_name(name), marks, owned_by_cluster(cluster), spec=spec)

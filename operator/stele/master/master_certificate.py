@@ -102,7 +102,29 @@ class MemberDialling:
 
     def refusal(self, name: str, certificate: Certificate) -> str:
         """Take certificates of members that have ended for as long as members take each other's."""
-        cluster = self._cluster()
-        grace = grace_seconds(takes_expired=cluster.security.members.takes_expired)
-        expected = Expected(cluster.volumes_uid, (Role.MEMBER,), name)
-        return peer_refusal(certificate, expected, time.time(), grace)
+        return _refusal(self._cluster(), Role.MEMBER, name, certificate)
+
+
+class CopierDialling:
+    """Implements `adapters.spark.client.CopierDialling`."""
+
+    def __init__(self, certificate: MasterCertificate, cluster: Callable[[], TabletCluster]) -> None:
+        self._certificate, self._cluster = certificate, cluster
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        return self._certificate.context
+
+    @property
+    def name(self) -> str:
+        return manifests.copier_name(self._cluster().metadata.name)
+
+    def refusal(self, name: str, certificate: Certificate) -> str:
+        """Take one that has ended as long as those of members."""
+        return _refusal(self._cluster(), Role.COPIER, name, certificate)
+
+
+def _refusal(cluster: TabletCluster, role: Role, name: str, certificate: Certificate) -> str:
+    grace = grace_seconds(takes_expired=cluster.security.members.takes_expired)
+    expected = Expected(cluster.volumes_uid, (role,), name)
+    return peer_refusal(certificate, expected, time.time(), grace)

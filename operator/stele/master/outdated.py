@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
+from stele.core.security.level import InternalTls
 from stele.master import manifests
 from stele.master.children import Children
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
@@ -28,11 +29,14 @@ class OutdatedObjects:
         return _shown(PODS, pod, outdated_pod(pod, wanted))
 
     def of_all(
-        self, cluster: TabletCluster, members: Iterable[tuple[TabletMember, Object | None]]
+        self,
+        cluster: TabletCluster,
+        members: Iterable[tuple[TabletMember, Object | None]],
+        level: InternalTls,
     ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
         """Return how many members' pods and volumes match the spec, and the pods and claims that do not.
 
-        Each member comes with its pod.
+        Each member comes with its pod; `level` is that of TLS among members.
         """
         old, growing, updated = list[str](), list[str](), 0
         for member, pod in members:
@@ -40,7 +44,7 @@ class OutdatedObjects:
             old += differences
             growing += resizes
             updated += not differences and not resizes and pod is not None
-        return updated, (*old, *self._of_copier(cluster)), tuple(growing)
+        return updated, (*old, *self._of_copier(cluster, level)), tuple(growing)
 
     def _revision_of(self, cluster: TabletCluster) -> str:
         """Return the revision of members' pods, computed once for each version of the cluster."""
@@ -54,14 +58,14 @@ class OutdatedObjects:
             return []
         return _shown(CLAIMS, claim, outdated_claim(claim, manifests.claim(cluster, member.spec.index)))
 
-    def _of_copier(self, cluster: TabletCluster) -> list[str]:
+    def _of_copier(self, cluster: TabletCluster, level: InternalTls) -> list[str]:
         name = manifests.copier_name(cluster.metadata.name)
         copier = self._children.find(PODS, name, cluster.metadata.uid)
         if copier is None or not manifests.wants_copier(cluster):
             return []
-        return _shown(
-            PODS, copier, outdated_pod(copier, manifests.copier_pod(cluster, self._settings.copier))
-        )
+        with_tls = level.listens_tls
+        wanted = manifests.copier_pod(cluster, self._settings.copier, with_tls=with_tls)
+        return _shown(PODS, copier, outdated_pod(copier, wanted))
 
 
 def _shown(kind: Kind, stored: Object, what: Sequence[str]) -> list[str]:

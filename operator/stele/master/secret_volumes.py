@@ -1,4 +1,4 @@
-"""Secrets of a cluster's members: their names, and how pods mount them.
+"""Secrets of a cluster's members and copier: their names, and how pods mount them.
 
 They are optional: a pod starts without them, and the kubelet puts them into its folders once they exist.
 """
@@ -6,7 +6,7 @@ They are optional: a pod starts without them, and the kubelet puts them into its
 from typing import Any
 
 TLS_FOLDER = "/etc/stele/tls"
-"""Where each container of a member's pod has its certificate, its key and the CA that it trusts."""
+"""Where containers of members and copiers have their certificate, its key and the CA that they trust."""
 
 USERS_FOLDER, USERS_KEY = "/etc/stele/users", "users"
 USERS_FILE = f"{USERS_FOLDER}/{USERS_KEY}"
@@ -19,8 +19,9 @@ TLS_MOUNT = {"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}
 USERS_MOUNT = {"name": "users", "mountPath": USERS_FOLDER, "readOnly": True}
 
 
-def tls_name(member: str) -> str:
-    return f"{member}-tls"
+def tls_name(pod: str) -> str:
+    """Return the name of the Secret with the certificate of a member's pod, or of the copier's."""
+    return f"{pod}-tls"
 
 
 def users_name(cluster: str) -> str:
@@ -28,8 +29,12 @@ def users_name(cluster: str) -> str:
 
 
 def secret_volumes(cluster: str, member: str) -> list[dict[str, Any]]:
-    named = {"tls": tls_name(member), "users": users_name(cluster)}
-    return [
-        {"name": name, "secret": {"secretName": secret, "optional": True, "defaultMode": READABLE}}
-        for name, secret in named.items()
-    ]
+    return [tls_volume(member), _volume("users", users_name(cluster))]
+
+
+def tls_volume(pod: str) -> dict[str, Any]:
+    return _volume("tls", tls_name(pod))
+
+
+def _volume(name: str, secret: str) -> dict[str, Any]:
+    return {"name": name, "secret": {"secretName": secret, "optional": True, "defaultMode": READABLE}}

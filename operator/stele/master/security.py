@@ -14,6 +14,7 @@ from typing import Any
 
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.secret_store import SecretStore
+from stele.adapters.pki.certificates import Names
 from stele.core.control.commands import ExchangeReply
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.control.member_tls import WantedTls
@@ -21,10 +22,13 @@ from stele.core.control.state import DesiredSpec, State
 from stele.core.security.level import InternalTls, strongest
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError
 from stele.master.attempts import error_of
+from stele.master.authority import admin_names, copier_names
 from stele.master.cache import Cache
 from stele.master.certificates import Certificates, listed
 from stele.master.kept_secrets import KeptSecrets
+from stele.master.manifests import copier_name, wants_copier
 from stele.master.master_certificate import MasterCertificate
+from stele.master.secret_volumes import tls_name
 from stele.master.settings import Settings
 from stele.master.users import Users
 from stele.master.view import SecurityFacts
@@ -33,6 +37,7 @@ from stele.model.cluster_status import SecurityStatus
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
 from stele.model.user import TabletUserStatus
+from stele.wire.pods import admin_secret_name
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +113,7 @@ class ClusterSecurity:
             self._blind = _reported(state, lambda report: report.users_problem)
         if self._asks_tls(cluster):
             reported = _reported(state, lambda report: report.identity)
-            made = self._certificates.ensure(
-                cluster, members, reported, stamp, with_admin=self._level is not InternalTls.OFF
-            )
+            made = self._certificates.ensure(cluster, members, reported, stamp, others=self._others(cluster))
             certificates = await error_of(made)
         self._users_problem = users if isinstance(users, REPORTED) else None
         if not isinstance(certificates, Conflict):
@@ -123,6 +126,16 @@ class ClusterSecurity:
         for error in (users, certificates):
             if error is not None and not isinstance(error, (*REPORTED, Conflict)):
                 raise error
+
+    def _others(self, cluster: TabletCluster) -> dict[str, Names]:
+        """Return the names of Secrets for others than members, and what their certificates say."""
+        if self._level is InternalTls.OFF:
+            return {}
+        name = cluster.metadata.name
+        others = {admin_secret_name(name): admin_names(cluster)}
+        if wants_copier(cluster):
+            others[tls_name(copier_name(name))] = copier_names(cluster)
+        return others
 
     async def ensure_member(self, cluster: TabletCluster, member: TabletMember, now: datetime) -> None:
         """Make what a member's pod mounts before the pod, which starts without when that is not possible."""

@@ -11,6 +11,7 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLUSTERS, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.adapters.members.client import MemberClient
+from stele.adapters.spark.client import CopierClient
 from stele.core.control.state import ClusterEvent, State
 from stele.core.security.level import InternalTls
 from stele.errors import Corrupt, SteleError
@@ -20,7 +21,7 @@ from stele.master.copier import SparkJobs
 from stele.master.events import post
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed
-from stele.master.master_certificate import MemberDialling
+from stele.master.master_certificate import CopierDialling, MemberDialling
 from stele.master.metrics import RECONCILE_ERRORS, forget_cluster
 from stele.master.plans import fail_ownerless
 from stele.master.settings import Settings
@@ -220,7 +221,12 @@ class Supervisor:
         store = KubernetesTableStore(api, meta.namespace, meta.name, owner, marks)
         objects = KubernetesClusterObjects(api, self.cache, self._settings, cluster, self._clock)
         self._objects[meta.namespace, meta.name] = objects
-        copier = SparkJobs(objects.cluster, objects.copier_address, objects.trusted, wake)
+        dialling = CopierDialling(objects.master_certificate, objects.cluster)
+
+        def connect(url: str) -> CopierClient:
+            return CopierClient(url, dialling)
+
+        copier = SparkJobs(objects.cluster, objects.copier_url, objects.trusted, wake, connect)
         key = (meta.namespace, meta.name)
 
         def count_error(code: str) -> None:

@@ -5,12 +5,13 @@ the volume before it uses it, and here the file is looked at for each request: s
 """
 
 import logging
-import time
 from pathlib import Path
 
 from stele.adapters.tls.dialled import Secured
-from stele.adapters.tls.identity import Contexts, TlsIdentity
-from stele.adapters.tls.peer import UNTRUSTED, Certificate, Expected, holders, peer_refusal
+from stele.adapters.tls.http_site import Caller
+from stele.adapters.tls.identity import TlsIdentity
+from stele.adapters.tls.peer import Expected
+from stele.adapters.tls.role_callers import caller_refusal, own_cluster
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS, grace_seconds
@@ -73,18 +74,9 @@ class VolumeTls:
         self.identity.look()
         if (contexts := self.identity.contexts) is None:
             raise Unavailable(f"this member has no usable certificate: {self.identity.problem}", "SOURCE")
-        return Secured(contexts.dialling, _member_of(contexts, member), self._grace_seconds)
+        source = Expected(own_cluster(contexts), (Role.MEMBER,), member)
+        return Secured(contexts.dialling, source, self._grace_seconds)
 
-    def refusal(self, certificate: Certificate, chain: frozenset[bytes]) -> str:
-        """Return why who sends a request with this certificate, verified by this chain, is not taken."""
-        if (contexts := self.identity.contexts) is None:
-            return "this member has no usable certificate"
-        if not chain & contexts.trusted:
-            return UNTRUSTED
-        return peer_refusal(certificate, _member_of(contexts), time.time(), self._grace_seconds)
-
-
-def _member_of(contexts: Contexts, name: str = "") -> Expected:
-    """Return a member of the cluster that the own certificate names; of none without one."""
-    cluster = next((holder.cluster for holder in holders(contexts.certificate)), "")
-    return Expected(cluster, (Role.MEMBER,), name)
+    def refusal(self, found: Caller) -> str:
+        """Return why who sends a request is not taken, or nothing."""
+        return caller_refusal(self.identity.contexts, found, (Role.MEMBER,), self._grace_seconds)

@@ -5,6 +5,7 @@ import re
 from urllib.parse import urlsplit
 
 _LABELS = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+HTTP, HTTPS = "http://", "https://"
 HOST_CHARS_MAX = 253
 URL_CHARS_MAX = HOST_CHARS_MAX + len("http://[]:65535/")
 """Longer ones are not looked at: `urlsplit` keeps the last 128 texts that it was given."""
@@ -36,7 +37,12 @@ def host_and_port(root: str) -> tuple[str, int] | None:
 
 def http_root(address: str, port: int) -> str:
     """Return `http://ADDRESS:PORT`."""
-    return f"http://{host_port(address, port)}"
+    return root(address, port, with_tls=False)
+
+
+def root(address: str, port: int, *, with_tls: bool) -> str:
+    """Return `http://ADDRESS:PORT`, or `https` with TLS."""
+    return f"{HTTPS if with_tls else HTTP}{host_port(address, port)}"
 
 
 def host_port(address: str, port: int) -> str:

@@ -1,12 +1,18 @@
 """The master's client of the copier pod: submits, queries and cancels copy jobs."""
 
+import ssl
+from typing import Any, Protocol
+
 import aiohttp
 import msgspec
 
 from stele.adapters.body import read_body
+from stele.adapters.tls.http_client import CheckedConnector
+from stele.adapters.tls.peer import Certificate
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.unreadable import UNREADABLE
+from stele.wire.urls import HTTPS
 
 COPIER_PORT = 7010
 REQUEST_SECONDS_MAX = 5.0
@@ -16,21 +22,47 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(CopyJobStatus).decode
 
 
+class CopierDialling(Protocol):
+    """How the copier of one cluster is dialled with TLS, and who may answer."""
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What to dial with; None while there is no certificate."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name that the copier's certificate has."""
+        ...
+
+    def refusal(self, name: str, certificate: Certificate) -> str:
+        """Return why who shows this certificate is not the copier of that name, or nothing."""
+        ...
+
+
 class CopierClient:
-    """Client of one copier at `http://HOST:PORT`; use inside `async with`. Every call can be repeated.
+    """Client of one copier at `http://HOST:PORT`, or `https`, where it is known by its certificate; use
+    inside `async with`. Every call can be repeated.
 
     Raises Unavailable (no answer, or busy: retry), Conflict (another job has this session), BadInput (the
     copier rejects the job), Corrupt (the answer is not of this protocol).
     """
 
-    def __init__(self, url: str, deadline_seconds: float = REQUEST_SECONDS_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        dialling: CopierDialling | None = None,
+        deadline_seconds: float = REQUEST_SECONDS_MAX,
+    ) -> None:
         self._url = url.rstrip("/")
+        self._dialling = dialling if url.startswith(HTTPS) else None
         self._deadline_seconds = deadline_seconds
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "CopierClient":
         timeout = aiohttp.ClientTimeout(total=self._deadline_seconds)
-        self._session = aiohttp.ClientSession(timeout=timeout)
+        connector = None if self._dialling is None else CheckedConnector(self._dialling.refusal)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -57,11 +89,19 @@ class CopierClient:
     async def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         assert self._session is not None, "use the client inside `async with`"
         url = f"{self._url}{path}"
+        given: dict[str, Any] = {"data": body, "allow_redirects": False, **self._tls()}
         try:
-            async with self._session.request(method, url, data=body) as answer:
+            async with self._session.request(method, url, **given) as answer:
                 return answer.status, await read_body(answer, STATUS_BYTES_MAX)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"copier {url}: {type(error).__name__} {error}") from error
+
+    def _tls(self) -> dict[str, Any]:
+        if self._dialling is None:
+            return {}
+        if (context := self._dialling.context) is None:
+            raise Unavailable("the operator has no certificate for this cluster")
+        return {"ssl": context, "server_hostname": self._dialling.name}
 
     def _status(self, status: int, body: bytes) -> CopyJobStatus:
         text = f"copier {self._url} answered {status}: {body[:300].decode('utf-8', 'replace')}"

@@ -13,7 +13,6 @@ Required only from this pod, and only on the routes for it and `/healthz`.
 """
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -22,30 +21,17 @@ from aiohttp import web
 
 from stele.adapters import http, pod_token
 from stele.adapters.rate_limited_log import RateLimitedLog
-from stele.adapters.tls.acceptor import TlsLimits
-from stele.adapters.tls.http_site import HttpAcceptor, caller, tls_required
+from stele.adapters.tls.http_site import caller, tls_required
+from stele.adapters.tls.role_callers import LIMITS, LOGGED_SECONDS, AskingAcceptor
 from stele.transfer.tls import VolumeTls
 
 log = logging.getLogger("stele.tls")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-LIMITS = TlsLimits(waiting_max=1000, handshakes_max=256, handshake_seconds_max=5.0)
-LOGGED_SECONDS = 10.0
-"""Connections and requests that are refused are logged once per this interval."""
 POD_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}")
 LOCAL_ROUTES = (*POD_ROUTES, "/healthz")
 JSON = "application/json"
 WHAT_TO_DO = "use https, see docs/operating/security.md"
-
-
-class TransferAcceptor(HttpAcceptor):
-    """Takes connections whose sides have a certificate, and those that have none."""
-
-    @property
-    def context(self) -> ssl.SSLContext | None:
-        """Implement TlsAcceptor."""
-        contexts = self.contexts
-        return None if contexts is None else contexts.asking
 
 
 class Callers:
@@ -54,7 +40,7 @@ class Callers:
     def __init__(self, tls: VolumeTls, data: Path) -> None:
         self._tls, self._data = tls, data
         self._refused = RateLimitedLog(LOGGED_SECONDS)
-        self.acceptor = TransferAcceptor(tls.identity, self._log, LIMITS)
+        self.acceptor = AskingAcceptor(tls.identity, self._log, LIMITS)
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -88,7 +74,7 @@ class Callers:
             return None if own or self._tls.level.listens_plain else tls_required(WHAT_TO_DO)
         if (found := caller(request)) is None:
             return self._anonymous(request)
-        why = self._tls.refusal(found.certificate, found.chain)
+        why = self._tls.refusal(found)
         return web.HTTPForbidden(text=f"the certificate is not taken here: {why}\n") if why else None
 
     def _anonymous(self, request: web.Request) -> web.HTTPException | None:
