@@ -27,7 +27,7 @@ async def forward(port: int) -> AsyncIterator[Way]:
     """The way to a port of this machine, over a kubelet."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
-        return await forward_port(request, "127.0.0.1", port)
+        return await forward_port(request, 7001, "127.0.0.1", port)
 
     app = web.Application()
     app.router.add_get("/forward", handle)

@@ -180,7 +180,7 @@ async def test_other_certificates_are_refused(run: Run, tmp_path: Path) -> None:
     level = InternalTls.REQUIRED
     async with reached(tmp_path, level) as members:
         for leaf, text in (
-            (identity(Role.ADMIN, "admin", CLUSTER, ca=FakeCa("other")), "member m0"),
+            (identity(Role.ADMIN, "admin", CLUSTER, ca=FakeCa("other")), "pod m0"),
             (identity(Role.ADMIN, "admin", CLUSTER, days=-1), "certificate has expired"),
             (identity(Role.MEMBER, "m1", CLUSTER), "it is a member; expected admin"),
         ):

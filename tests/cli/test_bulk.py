@@ -10,16 +10,18 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from stele.adapters.kubernetes import bulk_job
-from stele.adapters.kubernetes.api import CONFIG_MAPS, EVENTS, JOBS, PODS
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS
 from stele.adapters.kubernetes.bulk_job import BulkJob, manifest, running
 from stele.bulkjob import server as job_server
 from stele.bulkjob.__main__ import error_facts
 from stele.cli import bulk
 from stele.cli.main import main
-from stele.core.security.level import InternalTls
 from stele.errors import BadInput, Conflict, Refused, Unavailable
 
 CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid": "1-2-3"}}
+
+
+CREATED = {"metadata": {"name": "p", "uid": "u"}}
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_what_is_wrong_is_named(parquet, capsys, words, text):
 
 
 def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
-    made = manifest(CLUSTER, "2Gi", {"image": "stele-sql:1"})
+    made = manifest(CLUSTER, "2Gi", {"image": "stele-sql:1"}, with_tls=False)
     assert made["metadata"]["ownerReferences"][0]["uid"] == "1-2-3"
     job, spec = made["spec"], made["spec"]["template"]["spec"]
     assert (job["backoffLimit"], job["activeDeadlineSeconds"] > 0, job["ttlSecondsAfterFinished"] > 0) == (
@@ -69,41 +71,6 @@ def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
     (container,) = spec["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    secret = next(each["secret"] for each in spec["volumes"] if "secret" in each)
-    assert (secret["secretName"], secret["optional"]) == ("demo-admin-tls", True)
-
-
-class StartedJob:
-    """One whose program ends at once; `arguments` are those that it was started with."""
-
-    tls_folder = bulk_job.TLS_FOLDER
-
-    async def start(self, command, arguments):
-        self.arguments = arguments
-
-    async def follow(self, heard):
-        return {}
-
-    async def receive(self, target):
-        pass
-
-
-@pytest.mark.parametrize("level", InternalTls)
-async def test_the_job_shows_its_certificate_where_members_use_tls(level):
-    job = StartedJob()
-
-    @asynccontextmanager
-    async def bulk_job_of(*_):
-        yield job
-
-    async def cluster(name):
-        return SimpleNamespace(status=SimpleNamespace(security=SimpleNamespace(members=level)))
-
-    console = SimpleNamespace(cluster=cluster, bulk_job=bulk_job_of, members_address=lambda name: "m:7001")
-    await bulk._Job("dump", Path("x"), [], None)._in_job(console, "demo", "", "1Gi")
-    assert ("--tls-folder" in job.arguments) == level.dials_tls
-    if level.dials_tls:
-        assert job.arguments[job.arguments.index("--tls-folder") + 1] == "/etc/stele/tls"
 
 
 class Server:
@@ -114,7 +81,8 @@ class Server:
         self.jobs = {}
 
     async def get(self, kind, namespace, name):
-        return CLUSTER
+        assert (kind, name) == (CLUSTERS, "demo")
+        return CLUSTER | {"spec": {"members": 1, "storage": {"size": "1Gi"}}}
 
     async def find(self, kind, namespace, name):
         assert (kind, namespace, name) == (CONFIG_MAPS, "ns", "stele-bulk")
@@ -273,7 +241,7 @@ async def test_a_file_that_cannot_be_written_here_is_named(tmp_path):
     async def through_pod(*_):
         yield SimpleNamespace(content=SimpleNamespace(iter_chunked=chunks))
 
-    job = BulkJob(SimpleNamespace(through_pod=through_pod), "ns", {"metadata": {"name": "p", "uid": "u"}})
+    job = BulkJob(SimpleNamespace(through_pod=through_pod), "ns", CREATED, None)
     with pytest.raises(BadInput, match="rows cannot be written: No such file or directory; name another"):
         await job.receive(tmp_path / "gone" / "rows")
     (tmp_path / ".rows.part").symlink_to("/dev/full")

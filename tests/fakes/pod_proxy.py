@@ -15,7 +15,6 @@ from tests.fakes.http import serving
 
 NAMESPACE = "ns"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-PORT = 7001
 CHANNELS = "v4.channel.k8s.io"
 
 
@@ -53,14 +52,14 @@ async def fake_api(
     async def forward(request: web.Request) -> web.StreamResponse:
         if "portforward" in forbidden:
             return _refusal(403, "Forbidden", "pods/portforward is forbidden")
-        place, port = pods.get(f"{request.match_info['pod']}:{PORT}"), request.query["ports"]
+        port = int(request.query["ports"])
+        place = pods.get(f"{request.match_info['pod']}:{port}")
         if place is None:
             return _refusal(404, "NotFound", "pods not found")
-        assert port == str(PORT)
         target = urlsplit(place)
         assert target.hostname is not None
         assert target.port is not None
-        return await forward_port(request, target.hostname, target.port)
+        return await forward_port(request, port, target.hostname, target.port)
 
     async def get(request: web.Request) -> web.Response:
         path = request.match_info["path"]
@@ -78,16 +77,16 @@ async def fake_api(
         yield kubeconfig(folder, url)
 
 
-async def forward_port(request: web.Request, host: str, port: int) -> web.WebSocketResponse:
-    """Carry what kubelets do: each channel begins with the port; 0 has the bytes, 1 an error."""
+async def forward_port(request: web.Request, of_pod: int, host: str, port: int) -> web.WebSocketResponse:
+    """Carry what kubelets do: each channel begins with the pod's port; 0 has the bytes, 1 an error."""
     socket = web.WebSocketResponse(protocols=(CHANNELS,))
     await socket.prepare(request)
     for channel in (b"\0", b"\1"):
-        await socket.send_bytes(channel + PORT.to_bytes(2, "little"))
+        await socket.send_bytes(channel + of_pod.to_bytes(2, "little"))
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except OSError as error:
-        await socket.send_bytes(b"\1" + f"error forwarding port {PORT}: {error}".encode())
+        await socket.send_bytes(b"\1" + f"error forwarding port {of_pod}: {error}".encode())
         return socket
 
     async def back() -> None:

@@ -72,7 +72,8 @@ class MountingKubelet(RealKubelet):
 
         async def forward(request: web.Request) -> web.WebSocketResponse:
             assert request.query["port"] == "7001"
-            return await forward_port(request, self.addresses[request.match_info["pod"]], 7001)
+            host = self.addresses[request.match_info["pod"]]
+            return await forward_port(request, 7001, host, 7001)
 
         app = web.Application()
         app.router.add_get("/portForward/{namespace}/{pod}", forward)

@@ -196,6 +196,9 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="wait for one job over HTTP")
     serve.add_argument("--port", type=int, default=PORT)
     serve.add_argument("--folder", default="/work")
+    serve.add_argument(
+        "--tls-folder", default="", help="with it, nothing but TLS is taken, from administrators"
+    )
     for name in ("load", "dump"):
         command = commands.add_parser(name)
         command.add_argument("file")
@@ -217,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "serve":
         from stele.bulkjob.server import serve
 
-        return serve(options.port, Path(options.folder))
+        return serve(options.port, Path(options.folder), options.tls_folder)
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         tell(error={"code": "BAD_INPUT", "detail": "Spark needs Java 17, but java is not on the PATH"})
         return 1

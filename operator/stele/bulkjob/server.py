@@ -1,7 +1,8 @@
 """Server side of `kubectl stele load` and `dump` in a pod: PUT /file, POST /job, GET /job, GET /file.
 
-It serves every client that can reach the pod: the API server, for users with access to `pods/proxy`. A pod is
-used for one job.
+With the certificate of administrators it takes their requests alone, with TLS alone; without one, those of
+every client that can reach the pod: the API server, for users with access to `pods/proxy`. A pod is used for
+one job.
 """
 
 import asyncio
@@ -13,9 +14,15 @@ from typing import Any
 from aiohttp import web
 
 from stele.adapters import http
+from stele.adapters.tls.identity import TlsIdentity
+from stele.adapters.tls.role_callers import RoleCallers
+from stele.core.security.identity import Role
+from stele.core.security.rotation import GRACE_SECONDS
+from stele.transfer import program
 
 CHUNK_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
+HEALTH = "/healthz"
 PROGRAM = (sys.executable, "-m", "stele.bulkjob")
 
 
@@ -51,7 +58,22 @@ class Job:
             self.last = {"error": {"code": "FAILED", "detail": detail}}
 
 
-def application(job: Job) -> web.Application:
+async def _healthy(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _send(request: web.Request, path: Path) -> web.StreamResponse:
+    """Answer with a file. web.FileResponse does not: the loop's sendfile refuses a transport with our TLS."""
+    answer = web.StreamResponse(headers={"Content-Length": str(path.stat().st_size)})
+    await answer.prepare(request)
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            await answer.write(data)
+    await answer.write_eof()
+    return answer
+
+
+def application(job: Job, callers: RoleCallers | None = None) -> web.Application:
     """Return the pod's HTTP application."""
 
     async def put_file(request: web.Request) -> web.Response:
@@ -80,12 +102,15 @@ def application(job: Job) -> web.Application:
     async def progress(_: web.Request) -> web.Response:
         return web.json_response(job.last)
 
-    async def get_file(_: web.Request) -> web.StreamResponse:
+    async def get_file(request: web.Request) -> web.StreamResponse:
         if "result" not in job.last or not job.file.exists():
             raise web.HTTPNotFound(text="the file does not exist")
-        return web.FileResponse(job.file, chunk_size=CHUNK_BYTES)
+        return await _send(request, job.file)
 
-    app = http.application()
+    app = http.application(middlewares=() if callers is None else (callers.check,))
+    if callers is not None:
+        app.cleanup_ctx.append(callers.watching)
+    app.router.add_get(HEALTH, _healthy)
     app.router.add_put("/file", put_file)
     app.router.add_get("/file", get_file)
     app.router.add_post("/job", start)
@@ -93,7 +118,13 @@ def application(job: Job) -> web.Application:
     return app
 
 
-def serve(port: int, folder: Path) -> int:
+def callers_of(tls_folder: Path) -> RoleCallers:
+    """Return who is taken by a pod with this certificate: administrators."""
+    return RoleCallers(TlsIdentity(tls_folder, GRACE_SECONDS), Role.ADMIN, (HEALTH,))
+
+
+def serve(port: int, folder: Path, tls_folder: str) -> int:
     """Serve until the process is terminated."""
-    web.run_app(application(Job(folder)), port=port, print=None, access_log=None)
-    return 0
+    callers = callers_of(Path(tls_folder)) if tls_folder else None
+    acceptor = None if callers is None else callers.acceptor
+    return program.serve("stele-bulk", application(Job(folder), callers), "", port, acceptor=acceptor)

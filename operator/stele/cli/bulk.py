@@ -19,7 +19,6 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
-from stele.core.security.level import InternalTls
 from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
@@ -188,10 +187,10 @@ class _Job:
         return self._where.ask(lambda console: self._in_job(console, cluster, image, memory))
 
     async def _in_job(self, console: "Console", cluster: str, image: str, memory: str) -> dict[str, Any]:
-        level = (await console.cluster(cluster)).status.security.members or InternalTls.OFF
+        await console.cluster(cluster)
         _progress({"step": "starting a job", "done": 0, "all": 0})
         async with console.bulk_job(cluster, image, memory) as job:
-            if level.dials_tls:
+            if job.tls_folder:
                 self._arguments += ["--tls-folder", job.tls_folder]
             return await self._with(job, console.members_address(cluster), memory)
 

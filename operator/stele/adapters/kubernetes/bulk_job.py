@@ -1,4 +1,8 @@
-"""The Job in which `kubectl stele load` and `dump` run Spark, used through the API server."""
+"""The Job in which `kubectl stele load` and `dump` run Spark, used through the API server.
+
+Where members are dialled with TLS, its port takes nothing but TLS and the certificate of administrators,
+which it has itself, too.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -8,14 +12,20 @@ from typing import Any
 
 import aiohttp
 
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object
-from stele.errors import BadInput, Refused, SteleError, Unavailable
+from stele.adapters.kubernetes import admin_tls
+from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, read_admin
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, error_of
+from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
+from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
+from stele.model import TabletCluster
+from stele.model.common import Unreadable
 from stele.wire.pods import admin_secret_name, container_security, pod_security
 
 PORT = 7003
 WORK = "/work"
 TLS_FOLDER = "/etc/stele/tls"
-"""Where the pod has the Secret with the admin certificate, if there is one."""
+"""Where the pod has the Secret with the certificate of administrators, with TLS."""
 DEFAULTS = "stele-bulk"
 """ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
 READY_SECONDS_MAX = 180.0
@@ -36,7 +46,7 @@ def labels_of(cluster: str) -> dict[str, str]:
     }
 
 
-def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Object:
+def manifest(cluster: Object, memory: str, defaults: Mapping[str, str], *, with_tls: bool) -> Object:
     """Return a Job of a single attempt, as its pod has the file. It is owned by its TabletCluster."""
     meta = cluster["metadata"]
     owner = {
@@ -46,6 +56,9 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Objec
         "uid": meta["uid"],
     }
     labels = labels_of(meta["name"])
+    pod = _pod(memory, defaults)
+    if with_tls:
+        _secure(pod, meta["name"])
     return {
         "apiVersion": JOBS.api,
         "kind": JOBS.kind,
@@ -54,12 +67,12 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str]) -> Objec
             "backoffLimit": 0,
             "activeDeadlineSeconds": LIFE_SECONDS_MAX,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": {"metadata": {"labels": labels}, "spec": _pod(meta["name"], memory, defaults)},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
 
 
-def _pod(cluster: str, memory: str, defaults: Mapping[str, str]) -> Object:
+def _pod(memory: str, defaults: Mapping[str, str]) -> Object:
     """Return the pod, which meets the Pod Security Standard `restricted`."""
     names = filter(None, defaults.get("pullSecrets", "").split(","))
     return {
@@ -69,15 +82,19 @@ def _pod(cluster: str, memory: str, defaults: Mapping[str, str]) -> Object:
         "terminationGracePeriodSeconds": 1,
         "imagePullSecrets": [{"name": name} for name in names],
         "containers": [_container(memory, defaults)],
-        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}, _tls_volume(cluster)],
+        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
         "securityContext": pod_security(),
     }
 
 
-def _tls_volume(cluster: str) -> Object:
-    """Return the Secret with the certificate of admins, which is there once members use TLS."""
-    secret = {"secretName": admin_secret_name(cluster), "optional": True, "defaultMode": 0o440}
-    return {"name": "tls", "secret": secret}
+def _secure(pod: Object, cluster: str) -> None:
+    """Give a pod the certificate of administrators, which it waits for, and with which alone it is asked."""
+    (container,) = pod["containers"]
+    container["args"] += ["--tls-folder", TLS_FOLDER]
+    container["readinessProbe"]["httpGet"]["scheme"] = "HTTPS"
+    container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
+    secret = {"secretName": admin_secret_name(cluster), "defaultMode": 0o440}
+    pod["volumes"].append({"name": "tls", "secret": secret})
 
 
 def _container(memory: str, defaults: Mapping[str, str]) -> Object:
@@ -89,12 +106,11 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
         "env": [{"name": "SPARK_LOCAL_DIRS", "value": WORK}],
         "ports": [{"name": "http", "containerPort": PORT}],
         "resources": {"requests": {"cpu": "500m", "memory": memory}, "limits": {"memory": memory}},
-        "readinessProbe": {"httpGet": {"path": "/job", "port": PORT}, "periodSeconds": 1},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1},
         "securityContext": container_security(),
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},
             {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True},
         ],
     }
 
@@ -102,12 +118,15 @@ def _container(memory: str, defaults: Mapping[str, str]) -> Object:
 class BulkJob:
     """One load or export. It is deleted at the end of the `running` block."""
 
-    tls_folder = TLS_FOLDER
-
-    def __init__(self, api: Api, namespace: str, created: Object) -> None:
-        self._api, self._namespace, self._pod = api, namespace, ""
+    def __init__(self, api: Api, namespace: str, created: Object, admin: Admin | None) -> None:
+        self._api, self._namespace, self._admin, self._pod = api, namespace, admin, ""
         self._name: str = created["metadata"]["name"]
         self._uid: str = created["metadata"]["uid"]
+
+    @property
+    def tls_folder(self) -> str:
+        """Return where the pod has what members are asked with; nothing for plain requests."""
+        return TLS_FOLDER if self._admin else ""
 
     async def until_ready(self) -> None:
         """Wait for the pod. Raises Unavailable, BadInput or Refused, with Kubernetes' reason."""
@@ -182,9 +201,22 @@ class BulkJob:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
 
-    def _call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        place = self._namespace, f"{self._pod}:{PORT}"
-        return self._api.through_pod(method, place, path, body, headers or {})
+    @asynccontextmanager
+    async def _call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer of status 200. Raises as a GET does: each request may be repeated."""
+        if self._admin is None:
+            place = self._namespace, f"{self._pod}:{PORT}"
+            async with self._api.through_pod(method, place, path, body, headers or {}) as answer:
+                yield answer
+            return
+        asked = Asked(self._namespace, self._pod, PORT, Role.ADMIN, Role.ADMIN)
+        given = {"json" if isinstance(body, dict) else "data": body, "headers": headers, "timeout": LONG}
+        async with admin_tls.request(self._api, self._admin, asked, method, path, **given) as answer:
+            if answer.status >= 300:
+                raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+            yield answer
 
     async def delete(self) -> None:
         await self._api.delete(JOBS, self._namespace, self._name, self._uid)
@@ -192,8 +224,13 @@ class BulkJob:
 
 @asynccontextmanager
 async def running(api: Api, namespace: str, cluster: str, image: str, memory: str) -> AsyncIterator[BulkJob]:
-    """Yield a ready Job; an empty `image` selects that of the chart."""
+    """Yield a ready Job; an empty `image` selects that of the chart.
+
+    Raises Refused, before a Job is made, for who may not administer a cluster whose members are dialled with
+    TLS.
+    """
     owner = await api.get(CLUSTERS, namespace, cluster)
+    admin = await _admin_of(api, namespace, owner)
     config_map = await api.find(CONFIG_MAPS, namespace, DEFAULTS) or {}
     defaults = {**(config_map.get("data") or {}), **({"image": image} if image else {})}
     if "image" not in defaults:
@@ -201,12 +238,21 @@ async def running(api: Api, namespace: str, cluster: str, image: str, memory: st
             f"the image for Spark is unknown, since ConfigMap {DEFAULTS} does not exist in namespace "
             f"{namespace}: set the image with --image, or images.bulk of the chart"
         )
-    job = BulkJob(api, namespace, await api.create(JOBS, namespace, manifest(owner, memory, defaults)))
+    wanted = manifest(owner, memory, defaults, with_tls=admin is not None)
+    job = BulkJob(api, namespace, await api.create(JOBS, namespace, wanted), admin)
     try:
         await job.until_ready()
         yield job
     finally:
         await asyncio.shield(job.delete())
+
+
+async def _admin_of(api: Api, namespace: str, cluster: Object) -> Admin | None:
+    found = TabletCluster.read(cluster)
+    if isinstance(found, Unreadable):
+        raise Corrupt(str(found))
+    level = found.status.security.members or InternalTls.OFF
+    return await read_admin(api, namespace, found) if level.dials_tls else None
 
 
 def _waiting_for(status: Object) -> str:
