@@ -12,7 +12,7 @@ from types import ModuleType
 
 from rich.console import Console
 
-from e2e.bench import copy_bench, handover, machine, master, member, paced, planning, steady
+from e2e.bench import copy_bench, handover, machine, master, member, paced, planning, security, steady
 from e2e.bench.report import Report, draw
 from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK, exit_code_of, grammar
 from e2e.cluster.steps import say
@@ -25,6 +25,7 @@ BENCHES: dict[str, ModuleType] = {
     "handover": handover,
     "paced": paced,
     "steady": steady,
+    "security": security,
 }
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5
