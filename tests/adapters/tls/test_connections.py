@@ -17,8 +17,8 @@ from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.http_client import KEEP_SECONDS
 from stele.adapters.tls.http_site import HttpSite
 from stele.adapters.tls.identity import TlsIdentity, read_dialling, trusting
+from stele.adapters.tls.role_callers import AskingAcceptor
 from stele.core.security.identity import Role
-from stele.transfer.server.callers import TransferAcceptor
 from tests.adapters.tls.conftest import until
 from tests.fakes.pki import identity, shared_ca
 
@@ -130,7 +130,7 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     if request.param == "tls":
         own = TlsIdentity(identity(Role.MEMBER, "m-0", "c").write(tmp_path / "tls"))
         own.look()
-        acceptor = TransferAcceptor(own, lambda address, why: None, TlsLimits())
+        acceptor = AskingAcceptor(own, lambda address, why: None, TlsLimits())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await HttpSite(runner, acceptor, "127.0.0.1", 0).start()

@@ -37,6 +37,8 @@ class CheckedConnector(aiohttp.TCPConnector):
             name = req.server_hostname or ""
             certificate = connection.transport.get_extra_info("peercert") or {}
             if why := self._refusal(name, certificate):
+                # At once: a loop that ends now would leave the socket to the end of a TLS shutdown.
+                connection.transport.abort()
                 connection.close()
                 raise aiohttp.ClientConnectionError(f"not {name}: {why}")
         return connection
