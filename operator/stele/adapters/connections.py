@@ -1,6 +1,7 @@
 """Connections to an HTTP port: how many there are, and how long one may wait for its client.
 
-Those whose client has shown a certificate are counted apart, so that nobody without one can take their place.
+Those whose client has shown a certificate, and those from inside the pod, are counted apart, so that nobody
+else can take their place.
 """
 
 import asyncio
@@ -17,8 +18,11 @@ from stele.adapters.rate_limited_log import RateLimitedLog
 log = logging.getLogger("stele.http")
 
 CONNECTIONS_MAX = 1000
-"""Of those with a certificate, and as many of others; beyond it the one that waits longest for a request is
-closed, or the new one where none does."""
+"""Of those with a certificate, and as many from inside the pod, and of others; beyond it the one that waits
+longest for a request is closed. Where none does, it is the new one, or the oldest of short requests."""
+
+KINDS = CERTIFIED, LOCAL, OTHER = "certified", "local", "other"
+LOOPBACK = ("127.0.0.1", "::1")
 
 HEADERS_SECONDS_MAX = 10.0
 """From the beginning of a connection, or the first byte of a later request, to the end of its headers."""
@@ -41,11 +45,15 @@ Make = Callable[[], asyncio.Protocol]
 
 
 class Connections:
-    """Those of one application; `watch` is for its middlewares, `accept` for what listens."""
+    """Those of one application; `watch` is for its middlewares, `accept` for what listens.
 
-    def __init__(self) -> None:
-        self._all: dict[bool, set[_Connection]] = {True: set(), False: set()}
-        self._idle: dict[bool, dict[_Connection, None]] = {True: {}, False: {}}
+    Where all requests are short, one that is under way for long is nobody's loss.
+    """
+
+    def __init__(self, *, short_requests: bool) -> None:
+        self._short_requests = short_requests
+        self._all: dict[str, dict[_Connection, None]] = {kind: {} for kind in KINDS}
+        self._idle: dict[str, dict[_Connection, None]] = {kind: {} for kind in KINDS}
         self._closed = RateLimitedLog(LOGGED_SECONDS)
 
     def accept(self, make: Make) -> asyncio.Protocol:
@@ -73,24 +81,23 @@ class Connections:
 
     def add(self, connection: "_Connection") -> bool:
         """Return whether there is room for it, which may be made."""
-        shown = connection.has_certificate
-        if len(self._all[shown]) >= CONNECTIONS_MAX:
-            if not self._idle[shown]:
+        present, idle = self._all[connection.kind], self._idle[connection.kind]
+        if len(present) >= CONNECTIONS_MAX:
+            if not idle and not self._short_requests:
                 self.note(connection, f"{CONNECTIONS_MAX} others have requests under way")
                 return False
-            next(iter(self._idle[shown])).abort(f"there are {CONNECTIONS_MAX} others")
-        self._all[shown].add(connection)
-        self._idle[shown][connection] = None
+            next(iter(idle or present)).abort(f"there are {CONNECTIONS_MAX} others")
+        present[connection] = idle[connection] = None
         return True
 
     def remove(self, connection: "_Connection") -> None:
         """Forget one that has ended."""
-        self._all[connection.has_certificate].discard(connection)
-        self._idle[connection.has_certificate].pop(connection, None)
+        self._all[connection.kind].pop(connection, None)
+        self._idle[connection.kind].pop(connection, None)
 
     def set_idle(self, connection: "_Connection", *, idle: bool) -> None:
         """Note that one waits for a request from now on, or no longer."""
-        idles = self._idle[connection.has_certificate]
+        idles = self._idle[connection.kind]
         idles.pop(connection, None)
         if idle:
             idles[connection] = None
@@ -117,14 +124,16 @@ class _Connection(asyncio.Protocol):
         self._open = self._headers_begun = False
         self._heard = self._taken = 0.0
         self._paused, self._unsent = False, 0
-        self.has_certificate = False
-        self.address = "?"
+        self.kind, self.address = OTHER, "?"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Implement asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
-        self.has_certificate = bool(transport.get_extra_info("peercert"))
         self.address = str((transport.get_extra_info("peername") or "?")[0])
+        if transport.get_extra_info("peercert"):
+            self.kind = CERTIFIED
+        elif self.address in LOOPBACK:
+            self.kind = LOCAL
         self._open = self._connections.add(self)
         if not self._open:
             self._transport.write(_full())
@@ -180,14 +189,14 @@ class _Connection(asyncio.Protocol):
         self._request = None
         if self._open:
             self._connections.set_idle(self, idle=True)
-            seconds = IDLE_SECONDS_MAX
-            self._after(seconds, lambda: self.abort(f"it has had no request for {seconds:g} s"))
+            self._after(IDLE_SECONDS_MAX, self.abort)
 
-    def abort(self, why: str) -> None:
-        """Close it, whatever has not been sent."""
+    def abort(self, why: str = "") -> None:
+        """Close it, whatever has not been sent; why is logged, unless it was just not used."""
         self._cancel()
         self._connections.remove(self)
-        self._connections.note(self, why)
+        if why:
+            self._connections.note(self, why)
         self._transport.abort()
 
     def _expect_headers(self) -> None:

@@ -8,21 +8,24 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from stele.adapters.connections import CONNECTIONS, Connections
+from stele.adapters.connections import CONNECTIONS, LOOPBACK, Connections
 
 BODY_BYTES_MAX = 1024 * 1024
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def application(
-    *, body_bytes_max: int = BODY_BYTES_MAX, middlewares: Sequence[Middleware] = ()
+    *,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    middlewares: Sequence[Middleware] = (),
+    short_requests: bool = False,
 ) -> web.Application:
     """Return an application that rejects compressed bodies, which could expand to a volume's size.
 
-    Its connections are limited where `adapters.tls.http_site` listens.
+    Its connections are limited where `adapters.tls.http_site` listens (`Connections`).
     """
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
-    connections = Connections()
+    connections = Connections(short_requests=short_requests)
     app = web.Application(
         client_max_size=body_bytes_max,
         middlewares=[connections.watch, _only_plain_bodies, *middlewares],
@@ -52,7 +55,7 @@ async def _only_plain_bodies(request: web.Request, handler: Handler) -> web.Stre
 
 def is_local(request: web.Request) -> bool:
     """Return whether a request comes from inside the pod, or from a port that somebody forwards."""
-    return request.remote in ("127.0.0.1", "::1")
+    return request.remote in LOOPBACK
 
 
 def bears(request: web.Request, token: str) -> bool:

@@ -61,10 +61,6 @@ class Client:
                 pass
         return loop.time() - begun
 
-    @property
-    def is_open(self) -> bool:
-        return not self.reader.at_eof() and self.reader.exception() is None
-
 
 class Port:
     """An application with TLS and without, of whose routes one takes its time."""
@@ -98,8 +94,9 @@ class Port:
     async def file(self, request: web.Request) -> web.FileResponse:
         return web.FileResponse(request.app[FILE])
 
-    async def dial(self, context: ssl.SSLContext | None = None) -> Client:
-        opened = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+    async def dial(self, context: ssl.SSLContext | None = None, source: str = "127.0.0.9") -> Client:
+        address = {"local_addr": (source, 0)}
+        opened = await asyncio.open_connection("127.0.0.1", self.port, ssl=context, **address)  # type: ignore[arg-type]
         self.clients.append(Client(*opened))
         return self.clients[-1]
 
@@ -118,7 +115,7 @@ FILE = web.AppKey("file", Path)
 async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Port]:
     """A port without TLS at all, and one with both, which plain connections reach as well."""
     made, acceptor = Port(), None
-    app = http.application()
+    app = http.application(short_requests=getattr(request, "param", "") == "short")
     (tmp_path / "file").write_bytes(bytes(LARGE))
     app[FILE] = tmp_path / "file"
     app.router.add_get("/", made.answer)
@@ -274,7 +271,7 @@ async def test_one_whose_next_request_came_with_the_first_does_not_count_as_idle
 
 
 async def test_the_end_of_a_request_is_not_that_of_the_next_one() -> None:
-    connections, transport = tested.Connections(), FakeTransport()
+    connections, transport = tested.Connections(short_requests=False), FakeTransport()
     connection = connections.accept(asyncio.Protocol)
     assert isinstance(connection, tested._Connection)
     connection.connection_made(transport)
@@ -282,9 +279,9 @@ async def test_the_end_of_a_request_is_not_that_of_the_next_one() -> None:
     connection.begin(first)
     connection.begin(second)
     connection.end(first, None)
-    assert not connections._idle[False]
+    assert not connections._idle[tested.OTHER]
     connection.end(second, None)
-    assert list(connections._idle[False]) == [connection]
+    assert list(connections._idle[tested.OTHER]) == [connection]
     connection.connection_lost(None)
 
 
@@ -316,6 +313,25 @@ async def test_nobody_without_a_certificate_takes_the_place_of_one_who_has_it(po
             assert b" 503 " in await (await port.dial(context)).ask()
     assert b" 200 " in await known.ask()
     assert b" 200 " in await (await port.dial(certified())).ask()
+
+
+@pytest.mark.usefixtures("few")
+async def test_nobody_from_elsewhere_takes_the_place_of_one_from_inside_the_pod(port: Port) -> None:
+    for _ in range(3):
+        await port.dial_slow()
+    assert b" 503 " in await (await port.dial()).ask()
+    assert b" 200 " in await (await port.dial(source="127.0.0.1")).ask()
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("port", ["short"], indirect=True)
+async def test_where_requests_are_short_a_new_one_finds_room(port: Port) -> None:
+    first, second, third = [await port.dial_slow() for _ in range(3)]
+    assert b" 200 " in await (await port.dial()).ask()
+    assert await first.seconds_to_its_end() < 3
+    port.go_on.set()
+    for each in (second, third):
+        assert (await each.answer()).endswith(b"waited")
 
 
 @pytest.mark.usefixtures("few")

@@ -14,7 +14,7 @@ class Observer:
         self._node, self._metrics = node, Metrics(node)
 
     def application(self) -> web.Application:
-        app = http.application()
+        app = http.application(short_requests=True)
         app.router.add_get("/healthz", self._on_health)
         app.router.add_get("/readyz", self._on_ready)
         app.router.add_get("/metrics", self._on_metrics)

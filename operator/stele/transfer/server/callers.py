@@ -63,7 +63,7 @@ class Callers:
         try:
             return pod_token.is_own(request, pod_token.read(self._data))
         except OSError as error:
-            log.error("the token of this pod cannot be read: %s", error)
+            self._log("a process of this pod", f"its token cannot be read: {error}")
             return False
 
     def _sender_refusal(self, request: web.Request) -> web.HTTPException | None:
