@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from stele.adapters.pki.certificates import Names, make_authority, sign_leaf
 from stele.core.security.identity import Holder, Role
 
@@ -81,6 +85,27 @@ class FakeCa:
         begin = time.time() + (days - LEAF_DAYS) * DAY_SECONDS
         pair = sign_leaf(self._pair, names, begin, LEAF_DAYS)
         return Leaf(pair.certificate, pair.key, self.certificate)
+
+    def signed_again(self, leaf: Leaf, before: bytes, after: bytes) -> Leaf:
+        """Sign a leaf of this CA with other bytes in it, as many as before, which no library would write."""
+        (found,) = x509.load_pem_x509_certificates(leaf.certificate)
+        assert before in found.tbs_certificate_bytes
+        assert len(before) == len(after)
+        body = found.tbs_certificate_bytes.replace(before, after)
+        key = serialization.load_pem_private_key(self._pair.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        signature = key.sign(body, ec.ECDSA(hashes.SHA256()))
+        whole = _der(0x30, body + ECDSA_SHA256 + _der(0x03, b"\0" + signature))
+        return Leaf(ssl.DER_cert_to_PEM_cert(whole).encode(), leaf.key, leaf.trusted)
+
+
+ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
+
+
+def _der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    length = bytes((size,)) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+    return bytes((tag,)) + length + content
 
 
 def identity(role: Role, name: str, cluster: str, *, ca: FakeCa | None = None, days: int = LEAF_DAYS) -> Leaf:

@@ -163,6 +163,7 @@ async def test_others_must_authenticate_and_are_noted(
     (entry,) = await client.acl_log()
     entry = {str_if_bytes(key): str_if_bytes(value) for key, value in entry.items()}
     assert (entry["reason"], entry["context"], entry["object"]) == ("tls-cert", "toplevel", shown)
+    assert (await client.info("stats"))["acl_access_denied_tls_cert"] == 2
     assert entry["username"] == ("gone" if shown == "cn:gone" else "default")
 
 
@@ -177,6 +178,20 @@ async def test_a_certificate_with_very_many_names_is_nobodys(show: Show) -> None
     many = [f"urn:{number}" for number in range(16)]
     with pytest.raises(AuthenticationError):
         await show(named(*many, URI)).get("a")
+
+
+async def test_a_certificate_that_cannot_be_read_is_refused_and_ends_nothing(
+    server: RespServer, show: Show
+) -> None:
+    """Whoever signs for clients can write anything into it; an error in a callback would end the member."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    strange = shared_ca().signed_again(named(URI), URI.encode(), b"\xff" * len(URI))
+    with pytest.raises((RedisError, OSError)):
+        await show(strange).get("a")
+    assert server.facts()["tls_handshakes_failed"] == 1
+    assert errors == []
+    assert await show(named(URI)).ping()
 
 
 @pytest.mark.parametrize(
@@ -299,6 +314,18 @@ async def test_the_documented_ca_of_clients_signs_users_and_no_members(
             await client.ping()
         with pytest.raises(ssl.SSLError, match="permitted subtree violation"):
             shake_hands(as_member, contexts.dialled, "localhost")
+
+
+def test_the_documented_ca_of_clients_signs_no_servers(tmp_path: Path) -> None:
+    """Clients that trust the root would take them for members."""
+    make_own_ca(tmp_path)
+    certificate, key = make_documented(tmp_path, usage="extendedKeyUsage = serverAuth")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(certificate, key)
+    client = ssl.create_default_context(cafile=str(tmp_path / "own-ca.crt"))
+    client.check_hostname = False
+    with pytest.raises(ssl.SSLError, match="unsuitable certificate purpose"):
+        shake_hands(client, served, "localhost")
 
 
 async def test_acl_shows_the_certificate(show: Show) -> None:

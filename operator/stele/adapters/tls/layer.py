@@ -83,12 +83,17 @@ class TlsLayer(asyncio.Protocol):
         return True
 
     def _fault(self) -> str:
-        """Return what a resumed session of TLS 1.2 does not check, or nothing.
+        """Return what is wrong with the certificate of the other side that the handshake does not see, or
+        nothing: texts that cannot be read, and the end, where a session of TLS 1.2 is resumed.
 
-        The same context has verified the chain before, with the same CAs: only time has passed.
+        The same context has verified its chain before, with the same CAs: only time has passed.
         """
-        certificate = self.tls.getpeercert() if self.tls.session_reused else None
-        if certificate and ssl.cert_time_to_seconds(str(certificate["notAfter"])) < time.time():
+        try:
+            certificate = self.tls.getpeercert()
+        except ValueError as error:
+            return f"the certificate cannot be read: {error}"
+        resumed = certificate if self.tls.session_reused else None
+        if resumed and ssl.cert_time_to_seconds(str(resumed["notAfter"])) < time.time():
             return "the certificate of the resumed session has expired"
         return ""
 

@@ -37,6 +37,7 @@ _STATS = (
     "pubsub_channels",
     "pubsub_patterns",
     "acl_access_denied_auth",
+    "acl_access_denied_tls_cert",
     "acl_access_denied_cmd",
     "acl_access_denied_key",
     "acl_access_denied_channel",
