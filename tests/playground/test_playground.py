@@ -148,6 +148,12 @@ def test_it_is_for_this_user_on_loopback_alone(ground: Ground) -> None:
         assert [endless.stdout.readline() for _ in range(3)]
         endless.send_signal(signal.SIGINT)
         assert (endless.wait(30), endless.stderr and endless.stderr.read()) == (0, "")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as cut_off:
+        assert cut_off.stdout is not None
+        assert [cut_off.stdout.readline() for _ in range(3)]
+        assert ground.signal(signal.SIGTERM) == 0
+        assert cut_off.wait(30) == 3
+        assert "no playground runs in" in (cut_off.stderr.read() if cut_off.stderr else "")
 
 
 def _other_address() -> str:

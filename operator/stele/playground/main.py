@@ -19,7 +19,7 @@ from stele.cli import output as out
 from stele.cli.main import exit_code
 from stele.cli.options import OutputOption, Where
 from stele.core.control.commands import ClusterState
-from stele.errors import BadInput, SteleError
+from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 from stele.model import TabletCluster
 from stele.playground.api import SocketApi
 from stele.playground.cluster import NAME, Wanted, check_members
@@ -69,12 +69,16 @@ class Here(Where):
         return self.ask_api(lambda api: question(Console(api, NAMESPACE)))
 
     def ask_api(self, question: Callable[[SocketApi], Awaitable[T]]) -> T:
-        """Do the same with what the socket takes. Raises Unavailable when nothing runs there."""
+        """Do the same with what the socket takes. Raises Unavailable when nothing runs there, or no more."""
         socket = running_socket(self.folder)
 
         async def connected() -> T:
             async with SocketApi(socket) as api:
-                return await question(api)
+                try:
+                    return await question(api)
+                except (Unavailable, Uncertain):
+                    running_socket(self.folder)
+                    raise
 
         return asyncio.run(connected())
 

@@ -1,5 +1,6 @@
 """Ports of a playground: the same at all members, each of which has a loopback address of its own."""
 
+import random
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -9,6 +10,11 @@ from pathlib import Path
 import msgspec
 
 from stele.errors import BadInput, Unavailable
+
+FIRST, LAST = 20_000, 32_000
+"""Where ports are chosen: below those that systems give to connections, which come and go."""
+
+TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -58,23 +64,19 @@ def choose_ports(file: Path) -> Ports:
         before = None
     if before is not None and _free(tuple(asdict(before).values())):
         return before
-    ports = Ports(*_fresh(len(fields(Ports))))
+    ports = Ports(*_fresh())
     file.write_bytes(msgspec.json.encode(ports))
     return ports
 
 
-def _fresh(number: int) -> list[int]:
-    """Return ports that are free now on all addresses."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for each in sockets:
-            each.bind(("0.0.0.0", 0))  # never listens
-        return [each.getsockname()[1] for each in sockets]
-    except OSError as error:
-        raise Unavailable(f"no free ports: {error}") from error
-    finally:
-        for each in sockets:
-            each.close()
+def _fresh() -> range:
+    """Return ports in a row that are free now on all addresses."""
+    number = len(fields(Ports))
+    for _ in range(TRIES):
+        first = random.randrange(FIRST, LAST, 10)
+        if _free(range(first, first + number)):
+            return range(first, first + number)
+    raise Unavailable(f"no {number} free ports in a row from {FIRST} to {LAST}")
 
 
 def _free(ports: Sequence[int]) -> bool:
