@@ -3,6 +3,7 @@
 import pytest
 
 from stele.core.control.commands import OpenSession, Result
+from stele.core.control.rebalance import handover
 from stele.core.control.state import UpdatePolicy, UpdateType
 from tests.fakes.members import FakeMember
 from tests.master.fuse import Fuse
@@ -200,6 +201,23 @@ async def test_a_pod_that_is_deleted_is_emptied_and_its_place_is_kept(
     harness.revive(1)
     await harness.until_quiet(ticks=2000)
     harness.check_balanced(3, 2)
+
+
+async def test_what_a_member_left_is_not_copied_while_a_row_of_it_is_not_served_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may not stop yet, and has left other rows: they wait for it all the same."""
+    harness = await formed(3, 6)
+    forbid_copies(monkeypatch)
+    harness.world.pods[1].terminating = True
+    await harness.until(lambda: harness.state.stops.left.get(1))
+    before = harness.table().partitions
+    with monkeypatch.context() as patched:
+        patched.setattr(handover, "_unsettled", lambda state, member, owned: 1)
+        await harness.ticks(40, 0.6)
+        assert not harness.state.stops.emptied
+    await harness.until(lambda: 1 in harness.state.stops.may_stop)
+    assert harness.table().partitions == before
 
 
 @pytest.mark.parametrize("state", ["Frozen", "Passive"])

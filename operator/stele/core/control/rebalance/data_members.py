@@ -30,7 +30,7 @@ def expected_members(state: State, desired: DesiredSpec, now: float) -> tuple[Da
         if away and (leaving or liveness.replaced_by_uuid or not liveness.in_grace(now, desired.timing)):
             continue
         weight, zone = (1, None) if shown is None else (shown.weight, shown.zone or None)
-        away = away or index in state.stops.emptied
+        away = away or index in state.stops.emptied or index in state.stops.left
         to_own_nothing = index in demoted
         expected.append(DataMember(index, weight, zone, leaving=leaving, away=away, demoted=to_own_nothing))
     return tuple(expected)
