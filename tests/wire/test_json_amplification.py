@@ -12,8 +12,11 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from stele.core.control.commands import ExchangeReply, ExchangeRequest, SessionInfo
+from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Row, SessionInfo, TabletReport
+from stele.core.tablet.lifecycle import TabletState
+from stele.errors import BadInput
 from stele.transfer.bulk.routes import BuildOrder
+from stele.wire.control import EXCHANGE_BYTES_MAX, REPLY_VALUES_MAX, decode_reply
 from stele.wire.copy.bulk import BulkTable, LoadList, LoadOrder, LoadPlace, SnapshotOrder
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SentSessions
 from stele.wire.unreadable import UNREADABLE
@@ -114,3 +117,27 @@ def test_no_list_takes_much_more_memory_than_its_json(message: type) -> None:
             tracemalloc.stop()
         assert peak <= FACTOR * len(body) + SPARE_BYTES, (text[:200], peak, len(body))
     assert read, "what is measured are messages"
+
+
+REPLY = ExchangeReply("OK", "", "uuid-0", "c", 1, 1, 0, 1)
+
+
+def test_a_reply_of_very_many_values_is_refused_before_they_are_made() -> None:
+    short, many = msgspec.json.encode(REPLY), b"{}," * 2_000_000 + b"{}"
+    body = short.replace(b'"results":[]', b'"results":[%b]' % many)
+    assert len(short) < len(body) < EXCHANGE_BYTES_MAX
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInput, match=f"has more than {REPLY_VALUES_MAX} values"):
+            decode_reply(body)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_may_report_a_table_of_four_groups_of_the_largest_size() -> None:
+    partitions, last = 4 * 16_384, OpId(2**31 - 1, 10**12)
+    tablet = TabletReport(partitions - 1, TabletState.READY, 9, last, last, 2**31 - 1, 10**9, 10**6)
+    row = Row(partitions - 1, 2**31 - 1, (999,) * 7)
+    told = msgspec.structs.replace(REPLY, tablets=(tablet,) * partitions, rows=(row,) * partitions)
+    assert decode_reply(msgspec.json.encode(told)) == told

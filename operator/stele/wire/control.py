@@ -13,6 +13,12 @@ from stele.wire.unreadable import UNREADABLE
 
 EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
 
+REPLY_VALUES_MAX = 3_000_000
+"""Commas and opening brackets in one reply, about one for each value: the shortest values take 60 bytes.
+
+A member that reports 65,536 tablets and as many rows writes half as many.
+"""
+
 
 class _Format(msgspec.Struct):
     format: int
@@ -44,7 +50,9 @@ def _written_format(body: bytes) -> int | None:
 
 
 def decode_reply(body: bytes) -> ExchangeReply:
-    """Decode a reply. Raises BadInput with the path of the invalid field."""
+    """Decode a reply. Raises BadInput with the path of the invalid field, or with the limit of values."""
+    if sum(map(body.count, (b",", b"{", b"["))) > REPLY_VALUES_MAX:
+        raise BadInput(f"a reply of {len(body)} bytes has more than {REPLY_VALUES_MAX} values", "TOO_LARGE")
     try:
         return _reply.decode(body)
     except UNREADABLE as error:
