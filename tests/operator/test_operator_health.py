@@ -1,11 +1,14 @@
 """What the operator's process says of itself: whether its loops get on, and the numbers of its clusters."""
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 
 import aiohttp
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
+from stele.adapters.connections import HEADERS_SECONDS_MAX
 from tests.operator.test_operator import Stage
 
 pytestmark = pytest.mark.control_plane
@@ -49,6 +52,21 @@ async def ask(port: int, path: str) -> tuple[int, str]:
         session.get(f"http://127.0.0.1:{port}{path}") as answer,
     ):
         return answer.status, await answer.text()
+
+
+async def test_a_request_that_does_not_end_is_closed(stage: Stage, unused_tcp_port: int) -> None:
+    """The port is for everybody who reaches the pod, and each connection has its limits."""
+    await stage.until("the operator answers", partial(_answers, unused_tcp_port))
+    reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: ")
+    assert await asyncio.wait_for(reader.read(), 3 * HEADERS_SECONDS_MAX) == b""
+    writer.close()
+
+
+async def _answers(port: int) -> bool:
+    with suppress(aiohttp.ClientError):
+        return (await ask(port, "/metrics"))[0] == 200
+    return False
 
 
 async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_say(

@@ -17,6 +17,7 @@ from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.listening import listen_hosts
 from stele.adapters.members.client import MemberClient
+from stele.adapters.tls.http_site import HttpSite
 from stele.errors import SteleError
 from stele.master import health, watch
 from stele.master.settings import Settings
@@ -133,7 +134,7 @@ class Process:
         self._server = web.AppRunner(app, access_log=None)
         await self._server.setup()
         for host in listen_hosts(""):
-            await web.TCPSite(self._server, host, self._settings.http_port).start()
+            await HttpSite(self._server, None, host, self._settings.http_port).start()
 
     async def close(self) -> None:
         await self._supervisor.close()

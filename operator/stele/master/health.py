@@ -101,7 +101,7 @@ def application(clusters: Clusters, ready: Callable[[], bool], leads: Callable[[
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = http.application()
+    app = http.application(short_requests=True)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     return app
 
