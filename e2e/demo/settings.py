@@ -76,7 +76,7 @@ SMALL_PHASES = (PhaseName.QUIET, PhaseName.SCALE_UP, PhaseName.KILL_MEMBER, Phas
 class Settings:
     """One run. `records_max` None means all; `rate` is operations per second of all clients together.
 
-    The operator of `release` serves all namespaces of `watched`.
+    The operator of `release` serves all namespaces of `watched`; its chart gets `values`, each NAME=VALUE.
     `partitions` and `engine` None leave what the example says; `spec` has further fields of the spec.
     `spark_expected`: so much is moved that a scale-up in which Spark copied no byte is a broken promise.
     """
@@ -89,6 +89,7 @@ class Settings:
     release: str = RELEASE
     operator_namespace: str = OPERATOR_NAMESPACE
     watched: tuple[str, ...] = NAMESPACES
+    values: tuple[str, ...] = ()
     namespace: str = DEMO_NAMESPACE
     cluster: str = "demo"
     node_port: int = kind.RESP_NODE_PORT

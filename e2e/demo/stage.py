@@ -91,6 +91,8 @@ class Stage:
         command = ["helm", "upgrade", "--install", wanted.release, str(CHART), "--take-ownership"]
         command += ["--namespace", wanted.operator_namespace]
         command += ["--set", f"watchNamespaces={{{','.join(wanted.watched)}}}"]
+        for value in wanted.values:
+            command += ["--set", value]
         for part, image in names.items():
             command += ["--set-string", f"images.{part}={image}"]
         command += ["--wait", f"--timeout={HELM_SECONDS_MAX}s"]

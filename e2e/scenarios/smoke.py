@@ -20,7 +20,10 @@ PARTITIONS = 31
 
 
 def settings(data: Path | None = None) -> Settings:
-    """The small run beside whatever a demo left: another namespace, name and port. Spark copies."""
+    """The small run beside whatever a demo left: another namespace, name and port.
+
+    Spark copies, where the API server allows nothing but executors.
+    """
     small = shrink(
         Settings(
             data=data,
@@ -29,6 +32,7 @@ def settings(data: Path | None = None) -> Settings:
             cluster=CLUSTER,
             node_port=SMOKE_NODE_PORT,
             live=False,
+            values=("admissionPolicies.enabled=true",),
         )
     )
     return replace(small, partitions=PARTITIONS, engine="Spark", spark_expected=True)

@@ -28,6 +28,7 @@ def records_without_apt(folder: Path) -> Path | None:
 def test_every_tablet_is_larger_than_what_an_owner_sends_from_its_log() -> None:
     wanted = smoke.settings()
     spec = stage.manifest(EXAMPLE.read_text(), wanted)["spec"]
+    assert wanted.values == ("admissionPolicies.enabled=true",)
     assert (spec["partitions"], spec["migration"]["engine"], wanted.spark_expected) == (31, "Spark", True)
     assert spec["migration"].items() >= yaml.safe_load(EXAMPLE.read_text())["spec"]["migration"].items()
     assert wanted.padded_entries * padded.VALUE_BYTES // smoke.PARTITIONS > 3 * FILL_BYTES_MAX
