@@ -24,7 +24,7 @@ from tests.fakes.pki import identity, shared_ca
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 BODY = b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
-SHORT = 0.2
+SHORT = 0.6
 LARGE = 32 * 1024 * 1024
 NO_CERTIFICATE = trusting(shared_ca().certificate)
 
@@ -170,14 +170,14 @@ async def test_a_request_whose_headers_do_not_end_is_closed(port: Port, *, after
             await asyncio.sleep(SHORT / 10)
 
     sending = asyncio.create_task(trickle())
-    assert await client.seconds_to_its_end() < 3
+    assert await client.seconds_to_its_end() < 5
     sending.cancel()
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_who_sends_nothing_after_a_handshake_is_closed(port: Port) -> None:
     with suppress(ssl.SSLError, ConnectionError):
-        assert await (await port.dial(NO_CERTIFICATE)).seconds_to_its_end() < 3
+        assert await (await port.dial(NO_CERTIFICATE)).seconds_to_its_end() < 5
 
 
 @pytest.mark.usefixtures("hasty")
@@ -190,7 +190,7 @@ async def test_a_connection_between_requests_stays_for_a_while(
     assert b" 200 " in await client.ask()
     monkeypatch.setattr(tested, "IDLE_SECONDS_MAX", SHORT)
     assert b" 200 " in await client.ask()
-    assert await client.seconds_to_its_end() < 3
+    assert await client.seconds_to_its_end() < 5
 
 
 @pytest.mark.usefixtures("hasty")
@@ -211,21 +211,24 @@ async def test_a_body_that_stops_is_closed_and_a_slow_one_is_not(port: Port) -> 
         await asyncio.sleep(SHORT / 4)
         slow.writer.write(b"a" * 10)
     assert (await slow.answer()).endswith(b"100")
-    assert await ending < 3
+    assert await ending < 5
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_an_answer_that_is_not_taken_is_closed_and_one_that_is_taken_slowly_is_not(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tested, "IDLE_SECONDS_MAX", SHORT)
+    # A busy machine may hold the slow one up for a while, too.
+    limit = 4 * SHORT
+    monkeypatch.setattr(tested, "STALLED_SECONDS_MAX", limit)
+    monkeypatch.setattr(tested, "IDLE_SECONDS_MAX", limit)
     # The loop of asyncio sends files past the protocol: who sends files uses the other one.
     path = b"/file" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else b"/large"
     slow, stopped = await port.dial(), await port.dial()
     for client in (slow, stopped):
         client.writer.write(GET.replace(b"/", path, 1))
     for _ in range(15):
-        await asyncio.sleep(SHORT / 2)
+        await asyncio.sleep(limit / 12)
         await slow.reader.readexactly(LARGE // 16)
     await slow.reader.readexactly(LARGE // 16)
     received = 0
@@ -251,7 +254,7 @@ async def test_of_too_many_the_one_that_waits_longest_is_closed(port: Port) -> N
         assert b" 200 " in await each.ask()
     another = await port.dial()
     assert b" 200 " in await another.ask()
-    assert await second.seconds_to_its_end() < 3
+    assert await second.seconds_to_its_end() < 5
     assert b" 200 " in await first.ask()
     port.go_on.set()
     assert (await busy.answer()).endswith(b"waited")
@@ -328,7 +331,7 @@ async def test_nobody_from_elsewhere_takes_the_place_of_one_from_inside_the_pod(
 async def test_where_requests_are_short_a_new_one_finds_room(port: Port) -> None:
     first, second, third = [await port.dial_slow() for _ in range(3)]
     assert b" 200 " in await (await port.dial()).ask()
-    assert await first.seconds_to_its_end() < 3
+    assert await first.seconds_to_its_end() < 5
     port.go_on.set()
     for each in (second, third):
         assert (await each.answer()).endswith(b"waited")
