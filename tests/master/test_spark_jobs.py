@@ -17,9 +17,11 @@ from stele.master.copier import SparkJobs, job_of
 from stele.model import TabletCluster, crd
 from stele.transfer.jobs.board import check_job
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SourceTls
+from stele.wire.urls import root
 from tests.master.test_statuses import cluster
 
 SESSION, CA = "s-1", "-----BEGIN CERTIFICATE-----"
+PLAIN = "http://10.0.0.9:7010"
 Answer = CopyJobStatus | SteleError | None
 
 
@@ -70,12 +72,10 @@ def wave() -> CopySession:
     return made
 
 
-async def ended(
-    client: Client, address: str = "10.0.0.9", level: InternalTls = InternalTls.OFF, ca: str = CA
-) -> Job:
+async def ended(client: Client, url: str = PLAIN, level: InternalTls = InternalTls.OFF, ca: str = CA) -> Job:
     """How the job ended, once the copier was told that it is not wanted any more."""
     woken = asyncio.Event()
-    jobs = SparkJobs(cluster, lambda: address, lambda: ca, woken.set, client.connect)
+    jobs = SparkJobs(cluster, lambda: url, lambda: ca, woken.set, client.connect)
     jobs.want([wave()], state_of(level=level))
     async with asyncio.timeout(10):
         while SESSION not in jobs.jobs() or jobs.jobs()[SESSION].state not in ("DONE", "FAILED"):
@@ -105,16 +105,16 @@ async def test_a_refusal_ends_the_job_at_once_in_its_own_words(refusal: SteleErr
     assert (str(made.failure), made.blames_spark) == (str(refusal), True)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.9", ""])
+@pytest.mark.parametrize("url", [PLAIN, ""])
 async def test_a_copier_without_an_answer_is_given_up_after_its_patience_however_slow_it_is(
-    monkeypatch: pytest.MonkeyPatch, address: str
+    monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(copier, "PATIENCE_SECONDS", 0.4)
     monkeypatch.setattr(copier, "POLL_SECONDS", 0.002)
     begun = asyncio.get_running_loop().time()
-    job = await ended(Client(Unavailable("copier: TimeoutError"), seconds=0.15), address=address)
+    job = await ended(Client(Unavailable("copier: TimeoutError"), seconds=0.15), url)
     seconds = asyncio.get_running_loop().time() - begun
-    why = "copier: TimeoutError" if address else "the copier pod is not ready"
+    why = "copier: TimeoutError" if url else "the copier pod is not ready"
     text = f"COPIER_SILENT: the copier did not answer for 0.4 s: UNAVAILABLE: {why}"
     assert (job.state, str(job.failure)) == ("FAILED", text)
     assert 0.4 < seconds < 4.0
@@ -139,7 +139,7 @@ async def test_a_job_goes_on_when_the_master_ends_and_the_next_one_follows_it() 
     client = Client(CopyJobStatus(SESSION, "RUNNING", 3))
     for _ in range(2):
         known = asyncio.Event()
-        jobs = SparkJobs(cluster, lambda: "10.0.0.9", lambda: CA, known.set, client.connect)
+        jobs = SparkJobs(cluster, lambda: PLAIN, lambda: CA, known.set, client.connect)
         jobs.want([wave()], state_of())
         await asyncio.wait_for(known.wait(), 10)
         await jobs.close()
@@ -151,7 +151,7 @@ async def test_a_job_that_is_done_stays_until_its_files_are_ingested() -> None:
     """A master that takes over meanwhile reads from the copier that nothing is left to be copied."""
     client, known = Client(CopyJobStatus(SESSION, "DONE", 5)), asyncio.Event()
     jobs, state, session = (
-        SparkJobs(cluster, lambda: "10.0.0.9", lambda: CA, known.set, client.connect),
+        SparkJobs(cluster, lambda: PLAIN, lambda: CA, known.set, client.connect),
         state_of(),
         wave(),
     )
@@ -194,10 +194,32 @@ async def test_a_job_is_not_submitted_before_the_ca_is_known(monkeypatch: pytest
     )
 
 
-async def test_addresses_of_ipv6_are_bracketed() -> None:
-    client = Client(CopyJobStatus(SESSION, "DONE"))
-    await ended(client, address="fd00::9")
-    assert client.urls == {"http://[fd00::9]:7010"}
+async def test_tasks_of_a_copier_with_tls_know_it_by_the_ca_of_their_job() -> None:
+    """Members take TLS before anyone dials with it."""
+    client = Client(None, CopyJobStatus(SESSION, "DONE"))
+    await ended(client, "https://10.0.0.9:7010", InternalTls.ACCEPT)
+    (job,) = client.submitted
+    assert job.tls == SourceTls(cluster().volumes_uid, CA)
+    assert client.urls == {"https://10.0.0.9:7010"}
+
+
+async def test_a_copier_that_is_elsewhere_now_is_asked_there() -> None:
+    client, found = Client(*[CopyJobStatus(SESSION, "RUNNING")] * 9, CopyJobStatus(SESSION, "DONE")), [PLAIN]
+    known = asyncio.Event()
+    jobs = SparkJobs(cluster, lambda: found[0], lambda: CA, known.set, client.connect)
+    jobs.want([wave()], state_of())
+    await asyncio.wait_for(known.wait(), 10)
+    found[0] = "https://10.0.0.10:7010"
+    for _ in range(500):
+        if len(client.urls) > 1:
+            break
+        await asyncio.sleep(0.02)
+    await jobs.close()
+    assert client.urls == {PLAIN, found[0]}
+
+
+def test_addresses_of_ipv6_are_bracketed() -> None:
+    assert root("fd00::9", 7010, with_tls=True) == "https://[fd00::9]:7010"
     job = job_of(wave(), state_of("fd00::1"), cluster())
     assert job.source_url == "http://[fd00::1]:7002"
     check_job(job)
