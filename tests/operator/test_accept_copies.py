@@ -23,10 +23,17 @@ pytestmark = pytest.mark.control_plane
 
 
 async def moved_away(stage: Stage, kubelet: RealKubelet) -> tuple[int, frozenset[int]]:
-    """A partition of which demo-0 has a quarantined copy, and the members that have it now."""
-    rows = (await stage.rows()).rows
-    aside = [number for number in await quarantined(kubelet, "demo-0") if 0 not in rows[number].members]
-    assert aside, rows
+    """A partition of which demo-0 has a quarantined copy, and the members that have it now.
+
+    It sets a copy aside once it has heard of the row without it, which may be after the table is as desired.
+    """
+    rows, aside = (await stage.rows()).rows, list[int]()
+
+    async def set_aside() -> bool:
+        aside[:] = [n for n in await quarantined(kubelet, "demo-0") if 0 not in rows[n].members]
+        return bool(aside)
+
+    await stage.until("a copy in quarantine", set_aside)
     return aside[0], rows[aside[0]].members
 
 

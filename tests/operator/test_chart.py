@@ -524,7 +524,7 @@ def test_jobs_of_bulk_loads_get_the_image_and_the_secrets_of_the_release(
     sets = ("images.bulk=registry/sql:2", "images.pullSecrets={one,two}", "images.pullPolicy=Always")
     (defaults,) = by_kind(render(control_plane, namespace, *sets))["ConfigMap"]
     assert defaults["metadata"]["name"] == DEFAULTS
-    job = manifest(CLUSTER, "1Gi", defaults["data"])
+    job = manifest(CLUSTER, "1Gi", defaults["data"], with_tls=True)
     del job["metadata"]["ownerReferences"]
     label = "pod-security.kubernetes.io/enforce=restricted"
     control_plane.kubectl("label", "namespace", namespace, label)
