@@ -22,6 +22,7 @@ from e2e.bench.report import Column, Goal, Report, Section, factor, milliseconds
 from e2e.bench.secured import DAYS, Secured
 from e2e.cluster.steps import say
 from stele.adapters.pki.certificates import make_authority
+from stele.wire.resp import encode_request
 
 TITLE = "TLS and passwords: connections, and a change of certificates and CA under load"
 CLIENTS = 8
@@ -190,7 +191,7 @@ class Client:
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *words: bytes) -> None:
     """Raise ValueError for an answer that is an error."""
-    writer.write(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
+    writer.write(encode_request(words))
     line = await reader.readuntil(b"\r\n")
     if line.startswith(b"-"):
         raise ValueError(line.decode(errors="replace"))

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stele.adapters.kubernetes.admin_tls import Admin, read_admin
+from stele.adapters.kubernetes.admin_tls import Admin, admin_of
 from stele.adapters.kubernetes.api import Api, Object
 from stele.adapters.kubernetes.bulk_job import PORT, TLS_FOLDER, BulkJob, manifest
 from stele.adapters.kubernetes.console import connect
@@ -55,7 +55,7 @@ async def pod(folder: Path, leaf: Leaf = ADMIN) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def client(folder: Path, url: str, shown: Leaf = ADMIN) -> AsyncIterator[BulkJob]:
-    """Whoever has this certificate, and asks the pod through an API server."""
+    """Somebody who has this certificate, and asks the pod through an API server."""
     async with asked(folder, url, objects(InternalTls.REQUIRED, secret(shown))) as (api, admin):
         job = BulkJob(api, "ns", CREATED, admin)
         job._pod = "p"
@@ -70,7 +70,9 @@ async def asked(folder: Path, url: str, known: dict[str, Any]) -> AsyncIterator[
     ):
         cluster = TabletCluster.read(known["tabletclusters/demo"])
         assert isinstance(cluster, TabletCluster)
-        yield console._api, await read_admin(console._api, "ns", cluster)
+        admin = await admin_of(console._api, "ns", cluster)
+        assert admin is not None
+        yield console._api, admin
 
 
 async def test_a_file_comes_in_a_job_runs_and_the_file_goes_out(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.errors import BadInput, Conflict, SteleError, Unavailable, Uncertain
+from stele.master.merge_patch import merged
 from stele.master.watch import LATER, WATCHED
 from stele.model.crd import UNOBSERVED
 from tests.fakes.loop import Clock, ProcessLoop
@@ -206,20 +207,6 @@ class ApiServer:
             if kind is CONFIG_MAPS:
                 touched = {"touched": str(self.version)}
                 self._put(kind, {**stored, "metadata": {**stored["metadata"], "annotations": touched}})
-
-
-def merged(old: Object, patch: Object) -> Object:
-    """JSON merge patch."""
-    found = dict(old)
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        elif isinstance(value, dict):
-            before = found.get(key)
-            found[key] = merged(before if isinstance(before, dict) else {}, value)
-        else:
-            found[key] = value
-    return found
 
 
 def copied(value: Any) -> Any:

@@ -19,6 +19,7 @@ from stele.core.table.groups import PartitionGroups
 from stele.core.table.table import Partition
 from stele.errors import Corrupt
 from stele.master.manifests import keyspaces_name
+from stele.master.merge_patch import merged
 from stele.member.replication.links import Link
 from stele.member.replication.replica import PROMISES_LOST
 from stele.member.storage.volume import CONSENSUS, TABLETS
@@ -27,7 +28,6 @@ from stele.wire.configmap import decode_head, decode_rows
 from stele.wire.keyspaces import decode_catalog
 from stele.wire.storage.keys import log_key
 from stele.wire.storage.volume import Consensus, Superblock, decode_file
-from tests.fakes.api import merged
 from tests.simulation.builds import Features
 from tests.simulation.copied import Copies
 from tests.simulation.history import Violation

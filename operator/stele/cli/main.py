@@ -92,8 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Names may contain characters that the terminal's encoding lacks.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     raw_arguments = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(app, _command_first(raw_arguments), PROGRAM)
+
+
+def exit_code_of(commands: typer.Typer, arguments: Sequence[str] | None, program: str) -> int:
+    """Run one command of a program, say its error, and return the exit code."""
     try:
-        get_command(app)(args=_command_first(raw_arguments), prog_name=PROGRAM)
+        get_command(commands)(args=None if arguments is None else list(arguments), prog_name=program)
     except SteleError as error:
         out.say_error(str(error))
         return exit_code(error)

@@ -1,4 +1,4 @@
-"""The difference between a stored and a desired status, as a JSON merge patch (RFC 7386)."""
+"""JSON merge patches (RFC 7386): the difference between two objects, and what a patch makes of one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,3 +16,17 @@ def patch_of(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, 
         elif before != value:
             patch[name] = value
     return patch
+
+
+def merged(old: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a patch."""
+    found = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            before = found.get(key)
+            found[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            found[key] = value
+    return found

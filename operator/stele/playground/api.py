@@ -115,7 +115,7 @@ class _NoLogin:
         return None
 
     def ssl_context(self) -> ssl.SSLContext:
-        raise NotImplementedError("a playground has no TLS")
+        raise AssertionError("nothing connects to a playground with TLS")
 
 
 class FileApi(Api):

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from stele.adapters.kubernetes.api import CLUSTERS
 from stele.errors import BadInput
+from stele.master.merge_patch import merged
 from stele.playground.files import Object
 from stele.playground.limits import MEMBERS_MAX
-from stele.playground.objects import ObjectFiles, merged
+from stele.playground.objects import ObjectFiles
 
 NAME = "demo"
 

@@ -41,7 +41,7 @@ class Counts:
     last_error: str = ""
 
     def take(self) -> "Counts":
-        """Return the counts so far, and begin anew."""
+        """Return the counts so far, and start from zero."""
         found = Counts(**vars(self))
         self.__init__()  # type: ignore[misc]
         return found

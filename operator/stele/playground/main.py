@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.main import get_command
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS
 from stele.adapters.kubernetes.console import Console
 from stele.cli import actions, state, status, why
 from stele.cli import output as out
-from stele.cli.main import exit_code
+from stele.cli.main import exit_code_of
 from stele.cli.options import OutputOption, Where
 from stele.core.control.commands import ClusterState
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
@@ -342,14 +341,7 @@ async def _ended(folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    try:
-        get_command(app)(args=None if arguments is None else list(arguments), prog_name=PROGRAM)
-    except SteleError as error:
-        out.say_error(str(error))
-        return exit_code(error)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else out.EXIT_FAILURE
-    return 0
+    return exit_code_of(app, arguments, PROGRAM)
 
 
 if __name__ == "__main__":

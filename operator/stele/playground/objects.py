@@ -34,6 +34,7 @@ from stele.adapters.kubernetes.api import (
     NotFound,
 )
 from stele.errors import BadInput, Conflict, Corrupt
+from stele.master.merge_patch import merged
 from stele.model import TabletCluster, TabletMember, TabletRebalance
 from stele.model.common import Resource, Unreadable
 from stele.model.crd import UNOBSERVED
@@ -222,20 +223,6 @@ class ObjectFiles:
 def now_text() -> str:
     """Return the present time as Kubernetes writes it, in whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def merged(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
-    """Return the result of a JSON merge patch."""
-    found = dict(old)
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        elif isinstance(value, dict):
-            before = found.get(key)
-            found[key] = merged(before if isinstance(before, dict) else {}, value)
-        else:
-            found[key] = value
-    return found
 
 
 def _selected(stored: Object, selector: str) -> bool:

@@ -40,7 +40,7 @@ class Server:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
         await runner.setup()
         path.unlink(missing_ok=True)
-        # Whoever may not write to a socket cannot connect; between its creation and a chmod, others could.
+        # Who may not write to a socket cannot connect; between its creation and a chmod, others could.
         before = os.umask(0o177)
         try:
             await web.UnixSite(runner, str(path)).start()

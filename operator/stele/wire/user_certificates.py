@@ -1,7 +1,7 @@
 """The file that says whose the certificates of clients are.
 
 It is beside that of users (`wire.users`), which versions without certificates read too, and refuse with a
-field that they do not know. Whoever does not read it lets nobody in by a certificate. It is JSON:
+field that they do not know. A member that does not read it lets nobody in by a certificate. It is JSON:
 
     {"format":1,"certificates":{"shop":"uri:spiffe://example.com/shop","till":"cn:till"}}
 """

@@ -183,7 +183,7 @@ async def test_a_certificate_with_very_many_names_is_nobodys(show: Show) -> None
 async def test_a_certificate_that_cannot_be_read_is_refused_and_ends_nothing(
     server: RespServer, show: Show
 ) -> None:
-    """Whoever signs for clients can write anything into it; an error in a callback would end the member."""
+    """Who signs for clients can write anything into it; an error in a callback would end the member."""
     errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     strange = shared_ca().signed_again(named(URI), URI.encode(), b"\xff" * len(URI))

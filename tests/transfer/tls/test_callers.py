@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stele.adapters import pod_token
+from stele.adapters.tls import role_callers
 from stele.adapters.tls.acceptor import TlsLimits
 from stele.adapters.tls.dialled import Secured
 from stele.adapters.tls.identity import TlsIdentity, trusting
@@ -457,7 +458,7 @@ async def test_who_does_not_end_a_handshake_is_closed_and_keeps_nobody_out(
     volume: Path, tls: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     limits = TlsLimits(waiting_max=20, handshakes_max=5, handshake_seconds_max=0.5)
-    monkeypatch.setattr(callers, "LIMITS", limits)
+    monkeypatch.setattr(role_callers, "LIMITS", limits)
     set_level(volume, InternalTls.REQUIRED)
 
     def flood(url: str) -> list[socket.socket]:

@@ -11,11 +11,10 @@ from urllib.parse import quote
 import aiohttp
 
 from stele.adapters.kubernetes import admin_tls
-from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, NotForwardedError, read_admin
+from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, NotForwardedError, admin_of
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REQUEST_SECONDS, Api, NotFound, error_of
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.security.identity import Role
-from stele.core.security.level import InternalTls
 from stele.errors import Refused, SteleError
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
@@ -101,11 +100,8 @@ class AdminPort:
         return None if isinstance(found, Unreadable) else found
 
     async def _admin_of(self, cluster: TabletCluster) -> Admin | str:
-        level = cluster.status.security.members or InternalTls.OFF
-        if not level.dials_tls:
-            return ""
         try:
-            return await read_admin(self._api, self._namespace, cluster)
+            return await admin_of(self._api, self._namespace, cluster) or ""
         except Refused as refused:
             return refused.text
 

@@ -20,6 +20,7 @@ from stele.adapters.tls.http_client import CheckedConnector
 from stele.adapters.tls.identity import read_dialling
 from stele.adapters.tls.peer import Certificate, Expected, peer_refusal
 from stele.core.security.identity import Role
+from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS
 from stele.errors import BadInput, Refused, Unavailable
 from stele.model import TabletCluster
@@ -66,10 +67,14 @@ class Asked(NamedTuple):
     name: str
 
 
-async def read_admin(api: Api, namespace: str, cluster: TabletCluster) -> Admin:
-    """Return what the pods of a cluster are asked with. Raises Refused with what to do, where there is none,
-    and Unavailable as the API server does."""
-    name = cluster.metadata.name
+async def admin_of(api: Api, namespace: str, cluster: TabletCluster) -> Admin | None:
+    """Return what the pods of a cluster are asked with; None where members are dialled without TLS.
+
+    Raises Refused with what to do, where there is no certificate, and as the API server does.
+    """
+    level, name = cluster.status.security.members or InternalTls.OFF, cluster.metadata.name
+    if not level.dials_tls:
+        return None
     secret = admin_secret_name(name)
     try:
         stored = await api.get(SECRETS, namespace, secret)

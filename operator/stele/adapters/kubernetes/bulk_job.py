@@ -13,10 +13,9 @@ from typing import Any
 import aiohttp
 
 from stele.adapters.kubernetes import admin_tls
-from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, read_admin
+from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, admin_of
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, error_of
 from stele.core.security.identity import Role
-from stele.core.security.level import InternalTls
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
@@ -251,8 +250,7 @@ async def _admin_of(api: Api, namespace: str, cluster: Object) -> Admin | None:
     found = TabletCluster.read(cluster)
     if isinstance(found, Unreadable):
         raise Corrupt(str(found))
-    level = found.status.security.members or InternalTls.OFF
-    return await read_admin(api, namespace, found) if level.dials_tls else None
+    return await admin_of(api, namespace, found)
 
 
 def _waiting_for(status: Object) -> str:

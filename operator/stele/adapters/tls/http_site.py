@@ -89,6 +89,11 @@ def caller(request: web.Request) -> Caller | None:
     return Caller(certificate, transport.get_extra_info("peerchain"))
 
 
+def is_encrypted(request: web.Request) -> bool:
+    """Return whether a request came with TLS."""
+    return request.transport is not None and request.transport.get_extra_info("ssl_object") is not None
+
+
 def tls_required(what_to_do: str) -> web.HTTPException:
     """Return the answer to a plain request that is not taken."""
     text = f"this port takes only TLS connections: {what_to_do}\n"

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from aiohttp import web
 from stele.adapters import http
 from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsLimits
-from stele.adapters.tls.http_site import Caller, HttpAcceptor, caller, tls_required
+from stele.adapters.tls.http_site import Caller, HttpAcceptor, caller, is_encrypted, tls_required
 from stele.adapters.tls.identity import Contexts, TlsIdentity
 from stele.adapters.tls.peer import UNTRUSTED, Expected, holders, peer_refusal
 from stele.core.security.identity import Role
@@ -57,15 +58,13 @@ def caller_refusal(
     return peer_refusal(found.certificate, expected, time.time(), grace_seconds)
 
 
-class RoleCallers:
-    """Lets requests of one role in, or answers 403 and 426, with what is expected.
+class HttpCallers(ABC):
+    """Lets requests in, or answers and logs why not; `acceptor` is for the port."""
 
-    `acceptor` is for the port. `open_routes` are for those without a certificate, too: their handlers check
-    tokens. A certificate that is shown has to be right there as well.
-    """
+    where = ""
+    """Of the refusal, for the log."""
 
-    def __init__(self, identity: TlsIdentity, role: Role, open_routes: Collection[str]) -> None:
-        self._identity, self._role, self._open_routes = identity, role, open_routes
+    def __init__(self, identity: TlsIdentity) -> None:
         self._refused = RateLimitedLog(LOGGED_SECONDS)
         self.acceptor = AskingAcceptor(identity, self._log, LIMITS)
 
@@ -76,6 +75,27 @@ class RoleCallers:
             self._log(str(request.remote), f"{request.method} {http.route_of(request)}: {refused.text}")
             raise refused
         return await handler(request)
+
+    @abstractmethod
+    def _refusal(self, request: web.Request) -> web.HTTPException | None:
+        """Return the answer to a request that is not let in."""
+
+    def _log(self, address: str, why: str) -> None:
+        if (suppressed := self._refused.admit()) is not None:
+            text = "%s is refused%s: %s (%d more were not logged)"
+            log.warning(text, address, self.where, why.strip(), suppressed)
+
+
+class RoleCallers(HttpCallers):
+    """Lets requests of one role in, or answers 403 and 426, with what is expected.
+
+    `open_routes` are for those without a certificate, too: their handlers check
+    tokens. A certificate that is shown has to be right there as well.
+    """
+
+    def __init__(self, identity: TlsIdentity, role: Role, open_routes: Collection[str]) -> None:
+        super().__init__(identity)
+        self._identity, self._role, self._open_routes = identity, role, open_routes
 
     async def watching(self, _: web.Application) -> AsyncIterator[None]:
         """Keep the certificate up to date while the application runs."""
@@ -89,14 +109,10 @@ class RoleCallers:
         needs = f"use https and show a certificate of role {self._role} (docs/operating/security.md)"
         if request.transport is None:
             return web.HTTPForbidden(text="the connection was closed\n")
-        if request.transport.get_extra_info("ssl_object") is None:
+        if not is_encrypted(request):
             return tls_required(needs)
         if (found := caller(request)) is not None:
             why = caller_refusal(self._identity.contexts, found, (self._role,))
             return web.HTTPForbidden(text=f"the certificate is not taken here: {why}\n") if why else None
         is_open = http.route_of(request) in self._open_routes
         return None if is_open else web.HTTPForbidden(text=f"no certificate: {needs}\n")
-
-    def _log(self, address: str, why: str) -> None:
-        if (suppressed := self._refused.admit()) is not None:
-            log.warning("%s is refused: %s (%d more were not logged)", address, why.strip(), suppressed)

@@ -12,43 +12,30 @@ this cluster, whatever the route. Plain requests are taken below Required, and c
 Required only from this pod, and only on the routes for it and `/healthz`.
 """
 
-import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
 from stele.adapters import http, pod_token
-from stele.adapters.rate_limited_log import RateLimitedLog
-from stele.adapters.tls.http_site import caller, tls_required
-from stele.adapters.tls.role_callers import LIMITS, LOGGED_SECONDS, AskingAcceptor
+from stele.adapters.tls.http_site import caller, is_encrypted, tls_required
+from stele.adapters.tls.role_callers import HttpCallers
 from stele.transfer.tls import VolumeTls
 
-log = logging.getLogger("stele.tls")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}")
 LOCAL_ROUTES = (*POD_ROUTES, "/healthz")
 JSON = "application/json"
 WHAT_TO_DO = "use https, see docs/operating/security.md"
 
 
-class Callers:
-    """Lets requests in, or answers 401, 403 and 426, with what is expected. `acceptor` is for the port."""
+class Callers(HttpCallers):
+    """Lets requests in, or answers 401, 403 and 426, with what is expected."""
+
+    where = " at the transfer port"
 
     def __init__(self, tls: VolumeTls, data: Path) -> None:
+        super().__init__(tls.identity)
         self._tls, self._data = tls, data
-        self._refused = RateLimitedLog(LOGGED_SECONDS)
-        self.acceptor = AskingAcceptor(tls.identity, self._log, LIMITS)
-
-    @web.middleware
-    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Implement a middleware of aiohttp."""
-        if (refused := self._refusal(request)) is not None:
-            self._log(str(request.remote), f"{request.method} {http.route_of(request)}: {refused.text}")
-            raise refused
-        return await handler(request)
 
     def _refusal(self, request: web.Request) -> web.HTTPException | None:
         if (refused := self._sender_refusal(request)) is not None:
@@ -59,7 +46,7 @@ class Callers:
         return None
 
     def _is_of_this_pod(self, request: web.Request) -> bool:
-        """Return whether a process of this pod asks; the file is read as the member may have started anew."""
+        """Return whether a process of this pod asks; the file is read as the member may have restarted."""
         try:
             return pod_token.is_own(request, pod_token.read(self._data))
         except OSError as error:
@@ -85,16 +72,6 @@ class Callers:
         text = f"load {load[:63]} requires its token, Authorization: Bearer TOKEN, or a member's certificate"
         return web.HTTPUnauthorized(text=_error("UNAUTHORIZED", text), content_type=JSON)
 
-    def _log(self, address: str, why: str) -> None:
-        if (suppressed := self._refused.admit()) is not None:
-            text = "%s is refused at the transfer port: %s (%d more were not logged)"
-            log.warning(text, address, why.strip(), suppressed)
-
 
 def _error(code: str, detail: str) -> str:
     return msgspec.json.encode({"code": code, "detail": detail}).decode()
-
-
-def is_encrypted(request: web.Request) -> bool:
-    """Return whether a request came with TLS."""
-    return request.transport is not None and request.transport.get_extra_info("ssl_object") is not None
