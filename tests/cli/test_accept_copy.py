@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from stele.cli import accept_copy
@@ -57,9 +58,9 @@ class Desk:
         rows = (*(Partition(1, (0, 1)) for _ in range(3)), row)
         return SimpleNamespace(head=SimpleNamespace(members=members), rows=rows)
 
-    async def ask_member(self, method: str, member: str, path: str) -> Any:
+    async def ask_member(self, method: str, member: str, path: str, form: Any) -> Any:
         self.done.append((method, path))
-        return self.tablet
+        return msgspec.convert(self.tablet if method == "GET" else {}, form)
 
     async def annotate_member(self, name: str, annotations: dict[str, str | None]) -> None:
         self.done.append((name, annotations))

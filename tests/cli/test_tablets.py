@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 
+from stele.core.control.commands import OpId
+from stele.wire.admin import LogRange, QuarantinedTablet, QuarantineList, TabletFacts, TabletList
 from tests.cli.conftest import Ran, Run
 from tests.fakes.http import serving
 from tests.fakes.pod_proxy import fake_api, kubeconfig
@@ -28,6 +31,19 @@ class Shell:
         return await asyncio.to_thread(
             lambda: self.run(*arguments, "--kubeconfig", str(self.kubeconfig), stdin=stdin)
         )
+
+
+def answer(value: object) -> web.Response:
+    """What a member answers."""
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def page_of(partition: int, after: int | None) -> TabletList:
+    """A page of one tablet."""
+    rest = (1, 0, OpId(), OpId(), 0, 0, LogRange(1, 0, 0), None, {}, True, 0, 0, "", "")
+    return TabletList(
+        "u", "m0", 0, 1, "", (TabletFacts(partition, "OWNER", "READY", 1, 1, (0,), *rest),), after
+    )
 
 
 @asynccontextmanager
@@ -119,15 +135,16 @@ async def test_the_entries_of_a_deleted_tablet_are_dumped(run: Run, tmp_path: Pa
 
 async def test_a_dump_that_breaks_off_leaves_no_file(run: Run, tmp_path: Path) -> None:
     async def listed(_: web.Request) -> web.Response:
-        return web.json_response({"tablets": [{"partition": 0, "generation": 1, "entries": 2}]})
+        tablet = QuarantinedTablet(0, 1, 0.0, OpId(), OpId(), 2, 9)
+        return answer(QuarantineList(60.0, (tablet,), ()))
 
     async def entries(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        await answer.write(b'["default","aw==","dg==",0]\n["def')
+        broken = web.StreamResponse()
+        await broken.prepare(request)
+        await broken.write(b'["default","aw==","dg==",0]\n["def')
         assert request.transport is not None
         request.transport.close()
-        return answer
+        return broken
 
     app, pod = web.Application(), "/api/v1/namespaces/ns/pods/m0:7001/proxy/v1/quarantine"
     app.router.add_get(pod, listed)
@@ -188,14 +205,14 @@ async def test_pages_are_put_together(run: Run, tmp_path: Path) -> None:
 
     async def page(request: web.Request) -> web.Response:
         number = int(request.query.get("after", "-1")) + 1
-        found = {"tablets": [{"partition": number}], "next": number if number < 3 else None}
-        return web.json_response(found)
+        return answer(page_of(number, number if number < 3 else None))
 
     app = web.Application()
     app.router.add_get("/v1/tablets", page)
     async with serving(app) as url, fake_api(tmp_path, {"m0:7001": url}) as path:
         found = (await Shell(run, path)("tablet", "m0", "-o", "json")).json
-    assert found == {"tablets": [{"partition": number} for number in range(4)], "next": None}
+    assert [each["partition"] for each in found["tablets"]] == [0, 1, 2, 3]
+    assert (found["name"], found["next"]) == ("m0", None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from stele.adapters.kubernetes.console import Console
 from stele.errors import Unavailable
-from stele.wire.admin import TransactionFacts, TransactionList
+from stele.wire.admin import Resolved, TransactionFacts, TransactionList
 from tests.cli.conftest import Run
 from tests.cli.test_tablets import Shell, fake_api
 
@@ -38,15 +38,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     async def members(self: Console, name: str | None = None) -> list[object]:
         return [SimpleNamespace(metadata=SimpleNamespace(name=each)) for each in ("m0", "m1", "m2")]
 
-    async def ask(self: Console, method: str, member: str, path: str, **query: str) -> Any:
+    async def ask(self: Console, method: str, member: str, path: str, form: Any, **query: str) -> Any:
         if member in SILENT:
             raise Unavailable(f"{member} is silent")
         if method == "GET":
-            return msgspec.to_builtins(TransactionList(LISTED[member]))
+            return TransactionList(LISTED[member])
         if member in FAILING:
             raise Unavailable(f"{member} fails")
         asked.append((method, member, path, query))
-        return {"partitions": [1 if member == "m0" else 2]}
+        return Resolved((1 if member == "m0" else 2,))
 
     monkeypatch.setattr(Console, "members", members)
     monkeypatch.setattr(Console, "ask_member", ask)

@@ -43,9 +43,10 @@ async def fake_api(
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                session.request(request.method, url, params=request.query) as answer,
+                session.request(request.method, url, params=request.query, allow_redirects=False) as answer,
             ):
-                return web.Response(status=answer.status, body=await answer.read())
+                led = {"Location": place} if (place := answer.headers.get("Location")) else {}
+                return web.Response(status=answer.status, body=await answer.read(), headers=led)
         except aiohttp.ClientError as error:
             return _refusal(503, "ServiceUnavailable", f"error trying to reach service: {error}")
 

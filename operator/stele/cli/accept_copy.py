@@ -84,11 +84,9 @@ async def _copy(
     console: "Console", member: str, number: int, generation: int
 ) -> "QuarantinedTablet | TabletFacts":
     """Return the copy, also when it was restored already. Raises BadInput when it is not there."""
-    import msgspec
-
     from stele.wire.admin import TabletFacts
 
-    tablet = msgspec.convert(await console.ask_member("GET", member, f"/v1/tablets/{number}"), TabletFacts)
+    tablet = await console.ask_member("GET", member, f"/v1/tablets/{number}", TabletFacts)
     if (tablet.state, tablet.generation) == ("READY", generation):
         return tablet
     for each in tablet.quarantined:
@@ -121,9 +119,10 @@ def _named(view: "ClusterView", index: int) -> str:
 async def _accept(console: "Console", member: str, path: str, lost: _Lost) -> bool:
     """Restore the copy and accept it for this version of the row; return whether it became the owner."""
     from stele.model.member import ACCEPTED_COPY
+    from stele.wire.admin import Done
 
     note = f"{ACCEPTED_COPY}{lost.partition}"
-    await console.ask_member("POST", member, path)
+    await console.ask_member("POST", member, path, Done)
     await console.annotate_member(member, {note: str(lost.version)})
     end = time.monotonic() + WAIT_SECONDS
     while True:

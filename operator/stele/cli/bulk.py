@@ -244,11 +244,11 @@ def _half(memory: str) -> str:
 
 
 def _progress(latest: dict[str, Any]) -> None:
-    if "step" not in latest:
+    if not latest.get("step"):
         return
     count = f" {latest['done']}/{latest['all']} tablets" if latest["all"] else ""
     end = "\r" if sys.stderr.isatty() else "\n"
-    print(f"{latest['step']}{count}".ljust(60), end=end, file=sys.stderr, flush=True)
+    print(f"{out.plain(latest['step'])}{count}".ljust(60), end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`kubectl stele copies`: the current copy sessions, as reported by their sources."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -83,6 +82,8 @@ def cancel(
       kubectl stele copies cancel s3-17 -n stele
     """
 
+    from stele.wire.admin import Done
+
     async def cancel_session(console: "Console") -> str:
         sessions, errors = await _ask_all(console, cluster)
         sources = [each.source for each in sessions if each.session == session and not each.ended]
@@ -94,7 +95,7 @@ def cancel(
             raise Refused(
                 f"{session} is open at {', '.join(sources)}; select a cluster with --cluster", "NOT_UNIQUE"
             )
-        await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}")
+        await console.ask_member("DELETE", sources[0], f"/v1/sessions/{quote(session, safe='')}", Done)
         return sources[0]
 
     source = where.ask(cancel_session)
@@ -105,18 +106,16 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["Sessi
     """Return the sessions of all members that answer, and the errors of the others."""
     import asyncio
 
-    import msgspec
-
     from stele.wire.admin import SessionList
 
     gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
-    async def ask(member: str) -> Any:
+    async def ask(member: str) -> SessionList:
         async with gate:
-            return await console.ask_member("GET", member, "/v1/sessions")
+            return await console.ask_member("GET", member, "/v1/sessions", SessionList)
 
     members = [each.metadata.name for each in await console.members(cluster)]
-    answers: Sequence[Any] = await asyncio.gather(*map(ask, members), return_exceptions=True)
+    answers = await asyncio.gather(*map(ask, members), return_exceptions=True)
     sessions: list[SessionFacts] = []
     errors: list[str] = []
     for answer in answers:
@@ -125,7 +124,7 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list["Sessi
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            sessions += msgspec.convert(answer, SessionList).sessions
+            sessions += answer.sessions
     return sessions, errors
 
 

@@ -49,13 +49,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(name, value)
+        grid.add_row(name, plain(value))
     console().print(grid)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns as kubectl does; lines are never wrapped, for grep and awk."""
-    cells = [headers, *rows]
+    cells = [headers, *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
     for row in cells:
         print("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -71,5 +71,10 @@ def size(number: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def plain(text: str) -> str:
+    """Return text of others without what a terminal would obey, such as escape sequences."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def say_error(text: str) -> None:
-    print(f"kubectl stele: {text}", file=sys.stderr)
+    print(f"kubectl stele: {plain(text)}", file=sys.stderr)

@@ -41,14 +41,14 @@ def list_(where: Where, member: MemberArgument, *, output: OutputOption = None) 
     Example:
       kubectl stele quarantine list demo-0 -n stele
     """
-    answer = where.ask(lambda console: console.ask_member("GET", member, "/v1/quarantine"))
-    if out.data(answer, output):
-        return
     import msgspec
 
     from stele.wire.admin import QuarantineList
 
-    quarantine = msgspec.convert(answer, QuarantineList)
+    path = "/v1/quarantine"
+    quarantine = where.ask(lambda console: console.ask_member("GET", member, path, QuarantineList))
+    if out.data(msgspec.to_builtins(quarantine), output):
+        return
     rows = [
         [
             f"{t.partition}/{t.generation}",
@@ -131,7 +131,9 @@ def restore(
     if as_owner:
         accept(where, member, item, f"{path}/restore", yes=yes)
         return
-    where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore"))
+    from stele.wire.admin import Done
+
+    where.ask(lambda console: console.ask_member("POST", member, f"{path}/restore", Done))
     print(f"{item} of {member} is restored")
 
 
@@ -153,8 +155,10 @@ def purge(
     path = _path(item)
     if not yes and not typer.confirm(f"Delete {item} of {member}? This cannot be undone."):
         raise typer.Exit(out.EXIT_FAILURE)
-    answer = where.ask(lambda console: console.ask_member("DELETE", member, path))
-    print(f"{item} of {member} is {'deleted' if answer.get('purged') else 'already gone'}")
+    from stele.wire.admin import Purged
+
+    answer = where.ask(lambda console: console.ask_member("DELETE", member, path, Purged))
+    print(f"{item} of {member} is {'deleted' if answer.purged else 'already gone'}")
 
 
 _TABLETS, _VOLUMES = "/v1/quarantine/tablets/", "/v1/quarantine/volumes/"

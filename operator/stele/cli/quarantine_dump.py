@@ -73,12 +73,14 @@ async def _copy(console: "Console", member: str, item: str, path: str, sink: IO[
 
 async def _expected(console: "Console", member: str, item: str) -> int:
     """Return how many entries the item has. Raises BadInput with the items that there are."""
-    answer = await console.ask_member("GET", member, "/v1/quarantine")
-    entries = {f"{each['partition']}/{each['generation']}": each["entries"] for each in answer["tablets"]}
+    from stele.wire.admin import QuarantineList
+
+    answer = await console.ask_member("GET", member, "/v1/quarantine", QuarantineList)
+    entries = {f"{each.partition}/{each.generation}": each.entries for each in answer.tablets}
     if item not in entries:
         there = ", ".join(entries) or "none"
         raise BadInput(f"{item} is not in the quarantine of {member}; its tablets there are: {there}")
-    return int(entries[item])
+    return entries[item]
 
 
 def _progress(text: str, end: str = "") -> None:

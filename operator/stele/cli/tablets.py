@@ -1,7 +1,7 @@
 """`kubectl stele tablet`: the tablets that a member reports."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,11 +9,12 @@ from stele.cli import output as out
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
 from stele.core.table.ids import PARTITIONS_MAX
+from stele.errors import Corrupt
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
     from stele.core.control.commands import OpId
-    from stele.wire.admin import TabletFacts
+    from stele.wire.admin import TabletFacts, TabletList
 
 MemberArgument = Annotated[
     str, typer.Argument(metavar="MEMBER", help="Name of a TabletMember, which is also that of its pod.")
@@ -45,28 +46,37 @@ def tablet(
     if partition is None:
         _show_all(where.ask(lambda console: _all_tablets(console, member)), output)
         return
+    from stele.wire.admin import TabletFacts
+
     path = f"/v1/tablets/{partition}"
-    _show_one(where.ask(lambda console: console.ask_member("GET", member, path)), output)
+    _show_one(where.ask(lambda console: console.ask_member("GET", member, path, TabletFacts)), output)
 
 
-async def _all_tablets(console: "Console", member: str) -> dict[str, Any]:
-    """Return all pages as one document."""
-    answer = await console.ask_member("GET", member, "/v1/tablets")
-    while answer.get("next") is not None:
-        page = await console.ask_member("GET", member, "/v1/tablets", after=str(answer["next"]))
-        answer["tablets"] += page["tablets"]
-        answer["next"] = page.get("next")
-    return answer
-
-
-def _show_all(answer: dict[str, Any], output: Output | None) -> None:
-    if out.data(answer, output):
-        return
+async def _all_tablets(console: "Console", member: str) -> "TabletList":
+    """Return all pages as one document. Raises Corrupt for pages that do not go on, or without an end."""
     import msgspec
 
     from stele.wire.admin import TabletList
 
-    tablet_list: TabletList = msgspec.convert(answer, TabletList)
+    page = await console.ask_member("GET", member, "/v1/tablets", TabletList)
+    tablets, last = [*page.tablets], -1
+    while page.next is not None:
+        if not last < page.next < PARTITIONS_MAX or len(tablets) > PARTITIONS_MAX:
+            raise Corrupt(
+                f"{member}: after the page that ends with partition {last} it names {page.next} as the next "
+                f"one; expected one above it and below {PARTITIONS_MAX}: compare its image with the others'"
+            )
+        last = page.next
+        page = await console.ask_member("GET", member, "/v1/tablets", TabletList, after=str(last))
+        tablets += page.tablets
+    return msgspec.structs.replace(page, tablets=tuple(tablets))
+
+
+def _show_all(tablet_list: "TabletList", output: Output | None) -> None:
+    import msgspec
+
+    if out.data(msgspec.to_builtins(tablet_list), output):
+        return
     wide = output is Output.WIDE
     headers = ["PARTITION", "ROLE", "STATE", "GEN", "VERSION", "TERM", "LAST", "APPLIED", "LOG", "LAG"]
     headers += ["ENTRIES", "SIZE", *(["FLUSHED", "COMMITTED", "LOG-SIZE", "COPY"] if wide else []), "OFFLINE"]
@@ -93,14 +103,11 @@ def _tablet_row(each: "TabletFacts", wide: bool) -> list[str]:
     ]
 
 
-def _show_one(answer: dict[str, Any], output: Output | None) -> None:
-    if out.data(answer, output):
-        return
+def _show_one(tablet: "TabletFacts", output: Output | None) -> None:
     import msgspec
 
-    from stele.wire.admin import TabletFacts
-
-    out.facts(_tablet_facts(msgspec.convert(answer, TabletFacts)))
+    if not out.data(msgspec.to_builtins(tablet), output):
+        out.facts(_tablet_facts(tablet))
 
 
 def _tablet_facts(each: "TabletFacts") -> Iterable[tuple[str, str]]:

@@ -1,8 +1,7 @@
 """`kubectl stele tx`: transactions across partitions that have locks, as reported by the owners."""
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import typer
@@ -87,6 +86,8 @@ async def _end(console: "Console", cluster: str | None, transaction: str, verdic
 
     Raises Unavailable, naming what is done and what is left, unless it is ended in all of them.
     """
+    from stele.wire.admin import Resolved
+
     held, errors = await _ask_all(console, cluster)
     mine = [(owner, each) for owner, each in held if each.transaction == transaction]
     if not mine and not errors:
@@ -98,7 +99,7 @@ async def _end(console: "Console", cluster: str | None, transaction: str, verdic
     done, path = list[int](), f"/v1/transactions/{quote(transaction, safe='')}/resolve"
     for owner in sorted({owner for owner, _ in mine}):
         try:
-            done += (await console.ask_member("POST", owner, path, verdict=verdict))["partitions"]
+            done += (await console.ask_member("POST", owner, path, Resolved, verdict=verdict)).partitions
         except SteleError as error:
             errors.append(str(error))
     if errors:
@@ -112,18 +113,16 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list[Held],
     """Return the transactions of all members that answer, and the errors of the others."""
     import asyncio
 
-    import msgspec
-
     from stele.wire.admin import TransactionList
 
     gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
-    async def ask(member: str) -> Any:
+    async def ask(member: str) -> TransactionList:
         async with gate:
-            return await console.ask_member("GET", member, "/v1/transactions")
+            return await console.ask_member("GET", member, "/v1/transactions", TransactionList)
 
     members = [each.metadata.name for each in await console.members(cluster)]
-    answers: Sequence[Any] = await asyncio.gather(*map(ask, members), return_exceptions=True)
+    answers = await asyncio.gather(*map(ask, members), return_exceptions=True)
     held: list[Held] = []
     errors: list[str] = []
     for member, answer in zip(members, answers, strict=True):
@@ -132,7 +131,7 @@ async def _ask_all(console: "Console", cluster: str | None) -> tuple[list[Held],
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            held += [(member, each) for each in msgspec.convert(answer, TransactionList).transactions]
+            held += [(member, each) for each in answer.transactions]
     return sorted(held, key=lambda each: not each[1].in_doubt), errors
 
 

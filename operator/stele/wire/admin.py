@@ -147,6 +147,24 @@ class TransactionList(msgspec.Struct, frozen=True):
     transactions: tuple[TransactionFacts, ...]
 
 
+class Done(msgspec.Struct, frozen=True):
+    """Response to a request that was carried out: a restored tablet, a cancelled session."""
+
+    code: str = "OK"
+
+
+class Purged(msgspec.Struct, frozen=True):
+    """Response of `DELETE /v1/quarantine/...`; False: there was nothing (any more)."""
+
+    purged: bool
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """Response of `POST /v1/transactions/{transaction}/resolve`: where it is ended at this member."""
+
+    partitions: tuple[int, ...]
+
+
 class SessionList(msgspec.Struct, frozen=True):
     """Response of `GET /v1/sessions`: the sessions that are not closed."""
 

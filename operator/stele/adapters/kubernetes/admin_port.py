@@ -4,22 +4,35 @@ Plain ones go through `pods/proxy`. Where members are dialled with TLS, they go 
 with the certificate of administrators.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import quote
 
 import aiohttp
 
+from stele.adapters.body import read_body
 from stele.adapters.kubernetes import admin_tls
 from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, NotForwardedError, admin_of
-from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REQUEST_SECONDS, Api, NotFound, error_of
+from stele.adapters.kubernetes.api import (
+    CLUSTERS,
+    MEMBERS,
+    REQUEST_SECONDS,
+    Api,
+    NotFound,
+    error_of,
+    refusal_of,
+)
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.security.identity import Role
-from stele.errors import Refused, SteleError
+from stele.errors import Corrupt, Refused, SteleError
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
 
 Query = Mapping[str, str]
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+"""Largest answer of a member that is read as a whole; one page of tablets has about 2 MiB at most."""
+ERROR_BYTES_MAX = 4096
+"""Bytes of an answer that are shown as an error."""
 QUICK = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
 
 
@@ -30,25 +43,28 @@ class AdminPort:
         self._api, self._namespace = api, namespace
         self._admins: dict[str, Admin | str] = {}
 
-    async def ask(self, method: str, member: str, path: str, query: Query) -> tuple[int, str]:
+    async def ask(self, method: str, member: str, path: str, query: Query) -> tuple[int, bytes]:
         """Return status and body of the answer.
 
-        Raises Unavailable without one, and Refused without a certificate where one is needed.
+        Raises Unavailable without one, Corrupt for more than ANSWER_BYTES_MAX, and Refused without a
+        certificate where one is needed.
         """
+        read = _reading(member)
         admin = await self._admin(member)
         if isinstance(admin, Admin):
             way = self._api, admin, self._asked(member)
             try:
                 async with admin_tls.request(*way, method, path, params=query, timeout=QUICK) as answer:
-                    return answer.status, await answer.text(errors="replace")
+                    return answer.status, await read(answer)
             except NotForwardedError as error:
                 admin = error.text
-        status, text = await self._api.to_pod(method, self._namespace, _pod(member), path, query)
+        status, body = await self._api.to_pod(method, (self._namespace, _pod(member)), path, query, read)
+        text = body[:ERROR_BYTES_MAX].decode(errors="replace")
         if status == HTTPStatus.UPGRADE_REQUIRED:
             raise Refused(f"{member} takes only TLS: {admin or text.strip()}", "FORBIDDEN")
         if status == HTTPStatus.FORBIDDEN and admin:
             raise Refused(f"{error_of(method, path, status, text).text}; {admin}", "FORBIDDEN")
-        return status, text
+        return status, body
 
     async def stream(self, member: str, path: str) -> AsyncGenerator[bytes]:
         """Iterate the body of the answer to a GET, however large."""
@@ -72,7 +88,7 @@ class AdminPort:
         way = self._api, admin, self._asked(member)
         async with admin_tls.request(*way, "GET", path, timeout=LONG) as answer:
             if answer.status >= 300:
-                raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+                raise await refusal_of(path, answer)
             async for chunk in answer.content.iter_any():
                 yield chunk
 
@@ -104,6 +120,23 @@ class AdminPort:
             return await admin_of(self._api, self._namespace, cluster) or ""
         except Refused as refused:
             return refused.text
+
+
+def _reading(member: str) -> Callable[[aiohttp.ClientResponse], Awaitable[bytes]]:
+    """Return how an answer of a member is read, with errors that name it."""
+
+    async def read(answer: aiohttp.ClientResponse) -> bytes:
+        try:
+            return await read_body(answer, ANSWER_BYTES_MAX)
+        except Corrupt:
+            raise Corrupt(
+                f"{member} answered with more than {ANSWER_BYTES_MAX} bytes, the limit of an answer: "
+                f"something else may run in its pod; compare its image with the others' "
+                f"(kubectl describe pod {member})",
+                "TOO_LARGE",
+            ) from None
+
+    return read
 
 
 def _pod(member: str) -> str:

@@ -9,13 +9,14 @@ import json
 import ssl
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
 
+from stele.adapters.body import read_body
 from stele.errors import BadInput, Conflict, Refused, SteleError, Unavailable, Uncertain
 
 SILENCE_SECONDS = 300.0
@@ -49,6 +50,9 @@ VERBS = {
 FORWARD_PROTOCOL = "v4.channel.k8s.io"
 FORWARD_BYTES_MAX = 4 * 1024 * 1024
 """Protocol of a forwarded port, and its largest message."""
+
+REFUSAL_BYTES_MAX = 1024 * 1024
+"""Largest body of a pod's answer that is an error."""
 
 LIST_PAGE = 500
 """Objects per page of a list."""
@@ -224,11 +228,24 @@ class Api:
         await self._send("DELETE", kind.path(namespace), query={"labelSelector": selector})
 
     async def to_pod(
-        self, method: str, namespace: str, pod: str, path: str, query: Mapping[str, str]
-    ) -> tuple[int, str]:
-        """Return status and body of a request that the API server proxies to `pod`, a name and a port."""
-        way = f"{PODS.path(namespace, pod)}/proxy{path}"
-        return await self._exchange(method, way, query=query)
+        self,
+        method: str,
+        place: tuple[str, str],
+        path: str,
+        query: Mapping[str, str],
+        read: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
+    ) -> tuple[int, bytes]:
+        """Return status and body, by `read`, of a request that is proxied to `place` (as `through_pod`)."""
+        assert self._session is not None, "use the client inside `async with`"
+        way = f"{PODS.path(*place)}/proxy{path}"
+        url, headers = self._login.server.rstrip("/") + way, self._authorization()
+        try:
+            async with self._session.request(
+                method, url, params=query, headers=headers, allow_redirects=False
+            ) as answer:
+                return answer.status, await read(answer)
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise _unanswered(method, way, error) from error
 
     @asynccontextmanager
     async def through_pod(
@@ -246,10 +263,10 @@ class Api:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
         try:
             async with self._session.request(
-                method, url, data=data, headers=given, timeout=timeout
+                method, url, data=data, headers=given, timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status >= 300:
-                    raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+                    raise await refusal_of(path, answer)
                 yield answer
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise _unanswered("GET", path, error) from error
@@ -321,6 +338,12 @@ class Api:
         self.requests[*asked, str(answer.status)] += 1
         self._answered()
         return answer.status, text
+
+
+async def refusal_of(path: str, answer: aiohttp.ClientResponse) -> SteleError:
+    """Return the error that a pod answers to what may be repeated, as to a GET."""
+    text = (await read_body(answer, REFUSAL_BYTES_MAX)).decode(errors="replace")
+    return error_of("GET", path, answer.status, text)
 
 
 def _verb_and_kind(method: str, path: str) -> tuple[str, str]:

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
+from stele.adapters.body import read_body
 from stele.adapters.kubernetes import admin_tls
 from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, admin_of
-from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, error_of
+from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, refusal_of
 from stele.core.security.identity import Role
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
 from stele.wire.pods import admin_secret_name, container_security, pod_security
+from stele.wire.unreadable import UNREADABLE
 
 PORT = 7003
 WORK = "/work"
@@ -34,6 +37,8 @@ KEPT_SECONDS = 600
 """Kubernetes deletes a Job this long after its end."""
 ASK_SECONDS = 0.5
 CHUNK_BYTES = 1024 * 1024
+STATUS_BYTES_MAX = 1024 * 1024
+"""Largest answer of a Job that says what it is at."""
 
 
 def labels_of(cluster: str) -> dict[str, str]:
@@ -172,19 +177,27 @@ class BulkJob:
 
     async def follow(self, heard: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         """Return the job's result, calling `heard` for each new line. Raises the job's error."""
-        last: dict[str, Any] = {}
+        last = None
         while True:
             async with self._call("GET", "/job") as answer:
-                status = await answer.json()
+                status = self._status(await read_body(answer, STATUS_BYTES_MAX))
             if status != last:
                 last = status
-                heard(status)
-            if "error" in status:
-                raise _error(status["error"])
-            if "result" in status:
-                result: dict[str, Any] = status["result"]
-                return result
+                heard({"step": status.step, "done": status.done, "all": status.all})
+            if status.error is not None:
+                raise _error(status.error)
+            if status.result is not None:
+                return status.result
             await asyncio.sleep(ASK_SECONDS)
+
+    def _status(self, body: bytes) -> "_Status":
+        try:
+            return msgspec.json.decode(body, type=_Status)
+        except UNREADABLE as error:
+            raise Corrupt(
+                f"job {self._name} answered with what this command cannot read ({error}): "
+                "use an image of the same version as kubectl stele (--image)"
+            ) from error
 
     async def receive(self, target: Path) -> None:
         """Receive the dumped file."""
@@ -214,7 +227,7 @@ class BulkJob:
         given = {"json" if isinstance(body, dict) else "data": body, "headers": headers, "timeout": LONG}
         async with admin_tls.request(self._api, self._admin, asked, method, path, **given) as answer:
             if answer.status >= 300:
-                raise error_of("GET", path, answer.status, await answer.text(errors="replace"))
+                raise await refusal_of(path, answer)
             yield answer
 
     async def delete(self) -> None:
@@ -282,6 +295,21 @@ async def _chunks(file: Path) -> AsyncIterator[bytes]:
             yield data
 
 
-def _error(facts: dict[str, str]) -> SteleError:
-    kind = BadInput if facts.get("code") in ("BAD_INPUT", "TOO_LARGE") else SteleError
-    return kind(facts.get("detail", ""), facts.get("code"))
+class _Failure(msgspec.Struct, frozen=True):
+    code: str = ""
+    detail: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """What the job is at, with numbers of tablets; at its end what it returns, or why it failed."""
+
+    step: str = ""
+    done: int = 0
+    all: int = 0
+    result: dict[str, Any] | None = None
+    error: _Failure | None = None
+
+
+def _error(failure: _Failure) -> SteleError:
+    kind = BadInput if failure.code in ("BAD_INPUT", "TOO_LARGE") else SteleError
+    return kind(failure.detail, failure.code or None)

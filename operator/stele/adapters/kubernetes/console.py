@@ -5,16 +5,16 @@ of members (or `pods/portforward` and a certificate, see `admin_port`), and crea
 commands change.
 """
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import msgspec
 from kubernetes.aio import config
 
-from stele.adapters.kubernetes.admin_port import AdminPort
+from stele.adapters.kubernetes.admin_port import ERROR_BYTES_MAX, AdminPort
 from stele.adapters.kubernetes.api import (
     CLAIMS,
     CLUSTERS,
@@ -38,8 +38,13 @@ from stele.model.common import Resource, Unreadable
 from stele.model.ownership import CLUSTER_UID_LABEL
 from stele.model.rollout import Revision
 from stele.wire.configmap import Head, decode_head, decode_shard, shard_count
+from stele.wire.unreadable import UNREADABLE
 
 R = TypeVar("R", bound=Resource)
+T = TypeVar("T")
+
+ERROR_CHARACTERS_MAX = 500
+"""Characters of a member's error that are shown."""
 
 
 @dataclass(frozen=True)
@@ -210,21 +215,23 @@ class Console:
             rows += decode_shard(data, number, head.rows).rows
         return Table(head, tuple(rows))
 
-    async def ask_member(self, method: str, member: str, path: str, **query: str) -> Object:
-        """Return a JSON response of a member's admin port.
+    async def ask_member(self, method: str, member: str, path: str, form: type[T], **query: str) -> T:
+        """Return a member's answer at its admin port, which must have this form.
 
-        Raises the member's error: NotFound, BadInput or Refused. Unavailable means that there was no answer.
+        Raises the member's error: NotFound, BadInput or Refused; Unavailable without an answer, Corrupt for
+        one of another form or size.
         """
-        status, text = await self._admin_port.ask(method, member, path, query)
+        status, body = await self._admin_port.ask(method, member, path, query)
+        if status < HTTPStatus.MULTIPLE_CHOICES:
+            return _decoded(member, path, body, form)
         try:
-            answer = json.loads(text)
-        except ValueError:
-            answer = None
-        if status < 300 and isinstance(answer, dict):
-            return answer
-        if isinstance(answer, dict) and answer.get("kind") == "Status":
+            answer = msgspec.json.decode(body, type=_Error)
+        except UNREADABLE:
+            answer = _Error()
+        text = body[:ERROR_BYTES_MAX].decode(errors="replace")
+        if answer.kind == "Status":
             raise error_of("GET" if status >= 500 else method, f"member {member}: {path}", status, text)
-        raise _answered(member, status, answer if isinstance(answer, dict) else {}, text.strip()[:200])
+        raise _answered(member, status, answer, text.strip()[:ERROR_CHARACTERS_MAX])
 
     async def stream_member(self, member: str, path: str) -> AsyncGenerator[bytes]:
         """Iterate the body of a member's response, however large.
@@ -270,9 +277,27 @@ class Console:
         )
 
 
-def _answered(member: str, status: int, found: dict[str, Any], text: str) -> SteleError:
+class _Error(msgspec.Struct, frozen=True):
+    """An error of a member, or of the API server (`kind` Status)."""
+
+    kind: str = ""
+    code: str | int = ""
+    detail: str = ""
+
+
+def _decoded(member: str, path: str, body: bytes, form: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=form)
+    except UNREADABLE as error:
+        raise Corrupt(
+            f"{member} answered {path} with what this command cannot read ({error}): "
+            "use kubectl stele of the same version as the member (kubectl stele version)"
+        ) from error
+
+
+def _answered(member: str, status: int, found: _Error, text: str) -> SteleError:
     """Return the error for a member's own response."""
-    code, detail = str(found.get("code", "")), str(found.get("detail", "") or text)
+    code, detail = str(found.code)[:ERROR_CHARACTERS_MAX], found.detail[:ERROR_CHARACTERS_MAX] or text
     message = f"{member}: {detail}"
     if status == 404:
         return NotFound(message)

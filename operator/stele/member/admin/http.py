@@ -23,7 +23,7 @@ from stele.member.control.planned_stop import StoppingRequest, StopStatus
 from stele.member.node import Node
 from stele.member.replication.replica import Replica
 from stele.wire import control as wire
-from stele.wire.admin import TABLETS_LIMIT_MAX
+from stele.wire.admin import TABLETS_LIMIT_MAX, Done, Purged, Resolved
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, decode_state
 from stele.wire.unreadable import UNREADABLE
@@ -138,7 +138,7 @@ class Admin:
 
     async def _on_cancel(self, request: web.Request) -> web.Response:
         await self._node.sessions.cancel(request.match_info["session"], CANCELLED)
-        return _json({"code": "OK"})
+        return _json(Done())
 
     async def _on_transactions(self, request: web.Request) -> web.Response:
         return _json(transaction_list(self._node))
@@ -146,20 +146,20 @@ class Admin:
     async def _on_resolve(self, request: web.Request) -> web.Response:
         verdict = request.query.get("verdict", "")
         partitions = await resolve(self._node, request.match_info["transaction"], verdict)
-        return _json({"partitions": partitions})
+        return _json(Resolved(tuple(partitions)))
 
     async def _on_quarantine(self, request: web.Request) -> web.Response:
         return _json(await self._quarantine.listing())
 
     async def _on_restore(self, request: web.Request) -> web.Response:
         await self._quarantine.restore(*_quarantined(request))
-        return _json({"code": "OK"})
+        return _json(Done())
 
     async def _on_purge(self, request: web.Request) -> web.Response:
-        return _json({"purged": await self._quarantine.purge(*_quarantined(request))})
+        return _json(Purged(await self._quarantine.purge(*_quarantined(request))))
 
     async def _on_purge_volume(self, request: web.Request) -> web.Response:
-        return _json({"purged": await self._quarantine.purge_volume(request.match_info["name"])})
+        return _json(Purged(await self._quarantine.purge_volume(request.match_info["name"])))
 
     async def _on_entries(self, request: web.Request) -> web.StreamResponse:
         return await _stream(request, self._quarantine.entries(*_quarantined(request)))
