@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from stele.core.kv.commands import OK, VALUE_BYTES_MAX, Failure, Reply, Simple, text_of
+from stele.native import compiled
 from stele.wire.inline import split_words
 
 ARGUMENTS_MAX = 128 * 1024
@@ -90,7 +91,7 @@ class RequestReader:
         begun = len(self._args)
         try:
             slowly = self._missing or self._limited or len(data) > SPLIT_BYTES_MAX
-            rest = 0 if slowly else _split(data, requests)
+            rest = 0 if slowly else split(data, requests)
             rest = self._parse(data, rest, requests)
         except _GarbageError as garbage:
             self.error = f"Protocol error: {garbage}"
@@ -212,7 +213,7 @@ class RequestReader:
             raise _GarbageError(f"request of more than {REQUEST_BYTES_MAX} bytes: split it")
 
 
-def _split(data: bytes, requests: list[Request]) -> int:
+def split_plainly(data: bytes, requests: list[Request]) -> int:
     """Take leading requests without line ends in arguments; return where the rest begins.
 
     The lines of such a request are headers and arguments in turn. A request is taken only if each header is
@@ -233,6 +234,9 @@ def _split(data: bytes, requests: list[Request]) -> int:
     if at == last and not lines[last]:
         return len(data)
     return len(data) - sum(map(len, lines[at:])) - 2 * (last - at)
+
+
+split = split_plainly if compiled is None else compiled.split
 
 
 class _GarbageError(Exception):
@@ -336,8 +340,12 @@ def encode_push(items: Sequence[Answer], resp3: bool) -> bytes:
     return b"".join(out)
 
 
-def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
+def encode_all(replies: list[Reply], resp3: bool) -> bytes:
     """Encode many replies at once."""
+    encoded = None if compiled is None else compiled.encode_replies(replies, OK, resp3)
+    if encoded is not None:
+        return encoded
+    out: list[bytes] = []
     for reply in replies:
         if reply is OK:
             out.append(b"+OK\r\n")
@@ -345,6 +353,7 @@ def encode_all(replies: Sequence[Reply], out: list[bytes], resp3: bool) -> None:
             out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
         else:
             encode_reply(reply, out, resp3)
+    return b"".join(out)
 
 
 def chunks(parts: list[bytes], size: int) -> Iterator[bytes]:

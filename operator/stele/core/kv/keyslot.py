@@ -5,7 +5,8 @@ can route by themselves (Redis Cluster specification, "Key distribution model").
 """
 
 from binascii import crc_hqx
-from collections.abc import Iterable
+
+from stele.native import compiled
 
 SLOTS = 16384
 
@@ -38,8 +39,10 @@ def partition_in(group: range, slot: int) -> int:
     return group.start + slot * len(group) // SLOTS
 
 
-def partitions_of(keys: Iterable[bytes], group: range) -> list[int]:
+def partitions_of(keys: list[bytes], group: range) -> list[int]:
     """Return which of the partitions of a keyspace has each key, for many keys at once."""
+    if compiled is not None:
+        return compiled.partitions_of(keys, group.start, len(group))
     first, partitions = group.start, len(group)
     return [
         first + (slot_of(key) if b"{" in key else crc_hqx(key, 0) % SLOTS) * partitions // SLOTS

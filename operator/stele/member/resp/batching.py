@@ -20,6 +20,7 @@ from stele.member.resp.budget import ReplyBytes
 from stele.member.resp.failures import for_cluster
 from stele.member.resp.multi_key import LATER, first_room
 from stele.member.turn_budget import TurnBudget
+from stele.native import compiled
 from stele.ports.key_value_service import KeyValueService
 from stele.wire.resp import Request
 
@@ -160,6 +161,10 @@ class BatchCollector:
         group = self._store.group(keyspace)
         if size > limits.REQUEST_BYTES:
             requests, size = fitting(requests, limits.REQUEST_BYTES)
+        if compiled is not None and group and not cluster:
+            found = compiled.gets(requests, BATCH_COMMANDS_MAX, group.start, len(group))
+            if found is not None and (now := self._store.read_now(keyspace, found[1], found[0])) is not None:
+                return ConnectionBatch(requests[: len(now)], now, 0, finish)
         taken, names = leading(requests) if group else ([], set())
         if not taken:
             return None

@@ -226,9 +226,7 @@ class ClientConnection(asyncio.Protocol):
         self._server.replies.add(-batch.bytes)
 
     def _answer(self, batch: ConnectionBatch) -> None:
-        out: list[bytes] = []
-        encode_all(batch.replies, out, self.session.resp3)
-        self._write(b"".join(out))
+        self._write(encode_all(batch.replies, self.session.resp3))
         if self._pushes is not None:
             self._write_pushes(self._pushes)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from stele.core.kv.commands import EXPIRE_AT_MS_MAX, KEY_BYTES_MAX
 from stele.errors import Corrupt, Unavailable
+from stele.native import compiled
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE_MARK
 from stele.wire.storage.load_value import LOAD_ID, decode_load
 from stele.wire.unreadable import UNREADABLE
@@ -39,7 +40,7 @@ _pack = _HEAD.pack
 _unpack = _HEAD.unpack_from
 
 
-def put_record(term: int, keyspace: bytes, key: bytes, value: bytes, expire_at_ms: int) -> bytes:
+def put_record_plainly(term: int, keyspace: bytes, key: bytes, value: bytes, expire_at_ms: int) -> bytes:
     return _pack(term, PUT, expire_at_ms, len(keyspace), len(key)) + keyspace + key + value
 
 
@@ -88,7 +89,7 @@ def split_batch(value: bytes) -> list[Change]:
         raise Corrupt(f"log record of a batch: {error}") from error
 
 
-def split_record(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
+def split_record_plainly(record: bytes) -> tuple[int, bytes, bytes, bytes, int]:
     """Decode a record into (kind, keyspace, key, value, expire_at_ms)."""
     _, kind, expire_at_ms, keyspace_bytes, key_bytes = _unpack(record)
     begin = HEAD_BYTES + keyspace_bytes
@@ -108,7 +109,7 @@ def split_batch_record(record: bytes) -> list[tuple[bytes, bytes, bool]]:
     return [(each.keyspace, each.key, each.value is None) for each in split_batch(record[HEAD_BYTES:])]
 
 
-def split_put(record: bytes) -> tuple[bytes, bytes]:
+def split_put_plainly(record: bytes) -> tuple[bytes, bytes]:
     """Return (data key after the tablet's prefix and USER, stored value) of a PUT without unpacking it.
 
     Data key and stored value have the same parts in the same order as the record (`wire.storage.keys`).
@@ -116,6 +117,12 @@ def split_put(record: bytes) -> tuple[bytes, bytes]:
     end = HEAD_BYTES + record[_KEYSPACE_AT] + int.from_bytes(record[_KEYSPACE_AT + 1 : HEAD_BYTES])
     key = record[_KEYSPACE_AT : _KEYSPACE_AT + 1] + record[HEAD_BYTES:end]
     return key, record[_EXPIRY_AT:_KEYSPACE_AT] + record[end:]
+
+
+if compiled is None:
+    put_record, split_record, split_put = put_record_plainly, split_record_plainly, split_put_plainly
+else:
+    put_record, split_record, split_put = compiled.put_record, compiled.split_record, compiled.split_put
 
 
 def check_record(record: bytes) -> None:
