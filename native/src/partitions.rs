@@ -32,9 +32,9 @@ fn hashed_part(key: &[u8]) -> &[u8] {
 }
 
 fn slot(key: &[u8]) -> u64 {
-    let crc = hashed_part(key).iter().fold(0u16, |crc, &byte| {
-        (crc << 8) ^ REMAINDERS[usize::from((crc >> 8) as u8 ^ byte)]
-    });
+    let crc = hashed_part(key)
+        .iter()
+        .fold(0u16, |crc, &byte| (crc << 8) ^ REMAINDERS[usize::from((crc >> 8) as u8 ^ byte)]);
     u64::from(crc) % SLOTS
 }
 

@@ -1,5 +1,5 @@
-//! Records of the log. Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1), length of
-//! key (4), then keyspace, key and value.
+//! Records of the log. Layout, big-endian: term (8), kind (1), expire_at_ms (8), length of keyspace (1),
+//! length of key (4), then keyspace, key and value.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ const KIND_AT: usize = 8;
 const EXPIRY_AT: usize = 9;
 const KEYSPACE_AT: usize = 17;
 const HEAD_BYTES: usize = 22;
-const PUT: u8 = 1;
+pub const PUT: u8 = 1;
 
 /// Encode the operation that stores a value.
 #[pyfunction]
@@ -40,7 +40,7 @@ fn too_long(what: &str, bytes: &[u8]) -> PyErr {
     PyValueError::new_err(format!("{what} of {} bytes is too long for a log record", bytes.len()))
 }
 
-fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
+pub fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, parts.iter().map(|part| part.len()).sum(), |place| {
         let mut left = place;
         for part in parts {
@@ -53,26 +53,30 @@ fn joined<'py>(py: Python<'py>, parts: &[&[u8]]) -> PyResult<Bound<'py, PyBytes>
 }
 
 fn cut() -> PyErr {
-    PyValueError::new_err("log record is shorter than its keyspace and key")
+    PyValueError::new_err(format!("log record is shorter than its head of {HEAD_BYTES} bytes"))
 }
 
-/// A record's parts. Raises ValueError when it is cut.
-struct Parts<'a> {
-    kind: u8,
-    expiry: [u8; 8],
-    keyspace: &'a [u8],
-    key: &'a [u8],
-    value: &'a [u8],
+/// A record's parts. One that ends before its keyspace or key does has shorter ones, as slices of Python
+/// are.
+pub struct Parts<'a> {
+    pub kind: u8,
+    pub expiry: [u8; 8],
+    /// The announced length of the keyspace, as it is encoded.
+    pub length: [u8; 1],
+    pub keyspace: &'a [u8],
+    pub key: &'a [u8],
+    pub value: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
-    fn of(record: &'a [u8]) -> Option<Self> {
+    pub fn of(record: &'a [u8]) -> Option<Self> {
         let (head, rest) = record.split_at_checked(HEAD_BYTES)?;
-        let (keyspace, rest) = rest.split_at_checked(usize::from(*head.get(KEYSPACE_AT)?))?;
+        let length = [*head.get(KEYSPACE_AT)?];
+        let (keyspace, rest) = rest.split_at(rest.len().min(usize::from(length[0])));
         let key_bytes = u32::from_be_bytes(head.get(KEYSPACE_AT + 1..)?.try_into().ok()?);
-        let (key, value) = rest.split_at_checked(key_bytes as usize)?;
+        let (key, value) = rest.split_at(rest.len().min(key_bytes as usize));
         let expiry = head.get(EXPIRY_AT..KEYSPACE_AT)?.try_into().ok()?;
-        Some(Self { kind: *head.get(KIND_AT)?, expiry, keyspace, key, value })
+        Some(Self { kind: *head.get(KIND_AT)?, expiry, length, keyspace, key, value })
     }
 }
 
@@ -92,6 +96,5 @@ pub fn split_record<'py>(
 #[pyfunction]
 pub fn split_put<'py>(record: &Bound<'py, PyBytes>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
     let (py, parts) = (record.py(), Parts::of(record.as_bytes()).ok_or_else(cut)?);
-    let length = [parts.keyspace.len() as u8];
-    Ok((joined(py, &[&length, parts.keyspace, parts.key])?, joined(py, &[&parts.expiry, parts.value])?))
+    Ok((joined(py, &[&parts.length, parts.keyspace, parts.key])?, joined(py, &[&parts.expiry, parts.value])?))
 }

@@ -6,8 +6,8 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList};
 
-/// Requests of more arguments, or longer ones, are left to the caller. Together they stay within its limit of 64 MiB
-/// for a request.
+/// Requests of more arguments, or longer ones, are left to the caller. Together they stay within its limit
+/// of 64 MiB for a request.
 const ARGUMENTS_MAX: usize = 1024;
 const ARGUMENT_BYTES_MAX: usize = 64 * 1024;
 const DIGITS_MAX: usize = 6;
@@ -15,7 +15,8 @@ const DIGITS_MAX: usize = 6;
 const OK: &[u8] = b"+OK\r\n";
 const CRLF: &[u8] = b"\r\n";
 
-/// Return the number of a header such as `$12`, and where the next line begins; None when it is incomplete or wrong.
+/// Return the number of a header such as `$12`, and where the next line begins; None when it is incomplete
+/// or wrong.
 fn header(data: &[u8], at: usize, mark: u8) -> Option<(usize, usize)> {
     let line = data.get(at..)?;
     if *line.first()? != mark {
@@ -32,7 +33,8 @@ fn header(data: &[u8], at: usize, mark: u8) -> Option<(usize, usize)> {
     None
 }
 
-/// Find the arguments of the request at `at`; return where the next one begins, None when it has to be left.
+/// Find the arguments of the request at `at`; return where the next one begins, None when it has to be
+/// left.
 fn arguments(data: &[u8], at: usize, found: &mut Vec<Range<usize>>) -> Option<usize> {
     found.clear();
     let (count, mut at) = header(data, at, b'*')?;

@@ -1,6 +1,6 @@
-"""The compiled module, where it is installed: the same functions as in plain Python, for each byte and command.
+"""The compiled module, where it is installed: functions of plain Python, for each byte and each command.
 
-Plain Python is the reference, and what runs where the module is missing. `compiled` is None then.
+Plain Python is the reference, and does all of it where the module is missing: `compiled` is None then.
 """
 
 from typing import TYPE_CHECKING
@@ -12,3 +12,5 @@ else:
         import stele_native as compiled
     except ImportError:
         compiled = None
+
+__all__ = ["compiled"]

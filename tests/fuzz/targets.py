@@ -84,9 +84,11 @@ REQUESTS = [
 ]
 
 
-def read_requests(parts: Iterator[bytes], limited: bool) -> tuple[list[list[bytes]], bool]:
-    """Return all requests of a connection, and whether it ended with an error."""
-    reader, found = resp.RequestReader(), list[list[bytes]]()
+def read_requests(
+    parts: Iterator[bytes], limited: bool, split: resp.Split | None = None
+) -> tuple[list[list[bytes]], str | None]:
+    """Return all requests of a connection, and the error with which it ended."""
+    reader, found = resp.RequestReader(split), list[list[bytes]]()
     if limited:
         reader.limit(*GUEST)
     for part in parts:
@@ -94,13 +96,20 @@ def read_requests(parts: Iterator[bytes], limited: bool) -> tuple[list[list[byte
         while reader.stopped and reader.error is None:
             found += reader.go_on()
         assert reader.buffered_bytes <= resp.REQUEST_BYTES_MAX + resp.ARGUMENT_BYTES * resp.ARGUMENTS_MAX
-    return found, reader.error is not None
+    return found, reader.error
 
 
 def requests(data: bytes) -> None:
-    """However a network cuts them, requests are the same."""
+    """However a network cuts them, and whether compiled or not, requests are the same."""
     limited = crc32(data) % 4 == 0
-    assert read_requests(pieces(data), limited) == read_requests(iter((data,)), limited)
+    found, error = read_requests(pieces(data), limited)
+    assert (found, error is None) == whole(data, limited)
+    assert (found, error) == read_requests(pieces(data), limited, resp.split_plainly)
+
+
+def whole(data: bytes, limited: bool) -> tuple[list[list[bytes]], bool]:
+    found, error = read_requests(iter((data,)), limited)
+    return found, error is None
 
 
 # -- frames and messages of members
@@ -544,8 +553,8 @@ NOT_JSON = (SteleError, *UNREADABLE)
 TARGETS = {
     each.name: each
     for each in (
-        # A line of two bytes is a request, which is a list; both ways of cutting are kept.
-        Target("resp", requests, lambda: REQUESTS, (), tokens=RESP_TOKENS, memory_factor=160),
+        # A line of two bytes is a request, which is a list; those of three ways of reading are kept.
+        Target("resp", requests, lambda: REQUESTS, (), tokens=RESP_TOKENS, memory_factor=240),
         Target("frames", frames, OF_MEMBERS, (), MSGPACK, seal=framed),
         Target("messages", messages_of_members, OF_MEMBERS, (peer.MessageError,), MSGPACK),
         Target("answers", answers, lambda: REPLIES, (replies.BadRepliesError,), MSGPACK, memory_factor=160),

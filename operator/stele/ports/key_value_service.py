@@ -126,9 +126,7 @@ class KeyValueService(Protocol):
         """
         ...
 
-    def read_now(
-        self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
-    ) -> list[Reply] | None:
+    def read_now(self, keyspace: bytes, partitions: list[int], keys: list[bytes]) -> list[Reply] | None:
         """Return GET's reply for each key, or for the first ones; None when it cannot be answered at once."""
         ...
 

@@ -5,7 +5,7 @@ of 2**32 elements, and it accepts types that requests must not contain. Here eac
 is used.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -31,6 +31,7 @@ _COUNTS = {b"*%d" % count: count for count in range(1, 64)}
 _LENGTHS = [b"$%d" % length for length in range(4096)]
 
 Request = list[bytes]
+Split = Callable[[bytes, list[Request]], int]
 
 
 AUTHENTICATING = frozenset({b"AUTH", b"HELLO"})
@@ -43,10 +44,12 @@ class RequestReader:
     `arguments` counts all arguments read so far. An incomplete request is kept as the received chunks, which
     are joined once when enough bytes are there, so a large value is copied once. `buffered_bytes` is the size
     of that; without Python's overhead per argument it stays below `REQUEST_BYTES_MAX`. `stopped`: what comes
-    after an AUTH is kept, and read by `go_on` with the limits of then.
+    after an AUTH is kept, and read by `go_on` with the limits of then. `split` takes common requests, as
+    `split_plainly` does; whatever it leaves is read here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, split: Split | None = None) -> None:
+        self._split = split or _split
         self.error: str | None = None
         self.stopped = False
         self.arguments = 0
@@ -91,7 +94,7 @@ class RequestReader:
         begun = len(self._args)
         try:
             slowly = self._missing or self._limited or len(data) > SPLIT_BYTES_MAX
-            rest = 0 if slowly else split(data, requests)
+            rest = 0 if slowly else self._split(data, requests)
             rest = self._parse(data, rest, requests)
         except _GarbageError as garbage:
             self.error = f"Protocol error: {garbage}"
@@ -236,7 +239,7 @@ def split_plainly(data: bytes, requests: list[Request]) -> int:
     return len(data) - sum(map(len, lines[at:])) - 2 * (last - at)
 
 
-split = split_plainly if compiled is None else compiled.split
+_split = split_plainly if compiled is None else compiled.split
 
 
 class _GarbageError(Exception):
@@ -343,8 +346,10 @@ def encode_push(items: Sequence[Answer], resp3: bool) -> bytes:
 def encode_all(replies: list[Reply], resp3: bool) -> bytes:
     """Encode many replies at once."""
     encoded = None if compiled is None else compiled.encode_replies(replies, OK, resp3)
-    if encoded is not None:
-        return encoded
+    return encode_plainly(replies, resp3) if encoded is None else encoded
+
+
+def encode_plainly(replies: list[Reply], resp3: bool) -> bytes:
     out: list[bytes] = []
     for reply in replies:
         if reply is OK:

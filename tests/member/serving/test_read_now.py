@@ -3,13 +3,26 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from e2e.bench.member_budget import serving_node
 from stele.core.kv.keyslot import partition_of
+from stele.member.serving import executor
 from stele.member.settings import Fsync
+from stele.native import compiled
 
 P = 7
 KEY = b"key"
 HOME = partition_of(KEY, P)
+
+
+@pytest.fixture(params=["compiled", "plain"], autouse=True)
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of reading."""
+    if request.param == "plain":
+        monkeypatch.setattr(executor, "compiled", None)
+    else:
+        assert compiled is not None, "the compiled module is not installed: python -m e2e.supply native"
 
 
 async def test_only_what_is_committed_here_and_leased_is_read_at_once(tmp_path: Path) -> None:

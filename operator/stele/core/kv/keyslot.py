@@ -43,6 +43,10 @@ def partitions_of(keys: list[bytes], group: range) -> list[int]:
     """Return which of the partitions of a keyspace has each key, for many keys at once."""
     if compiled is not None:
         return compiled.partitions_of(keys, group.start, len(group))
+    return partitions_plainly(keys, group)
+
+
+def partitions_plainly(keys: list[bytes], group: range) -> list[int]:
     first, partitions = group.start, len(group)
     return [
         first + (slot_of(key) if b"{" in key else crc_hqx(key, 0) % SLOTS) * partitions // SLOTS

@@ -17,7 +17,7 @@ from stele.core.tablet.log import OpId as Position
 from stele.errors import Corrupt, Unavailable
 from stele.member import limits
 from stele.member.replication.log_writer import LogWriter
-from stele.member.replication.operations import Totals, count_entry, entries_of, take_cleared
+from stele.member.replication.operations import Effects, Totals, take_cleared
 from stele.member.replication.replica import Replica
 from stele.member.replication.stored_log import log_range, restore_log
 from stele.member.replication.table_cache import TableCache
@@ -345,12 +345,21 @@ class TabletStore:
         """
         record_log = replica.tablet.log
         begin, before = record_log.applied[1], size
-        fresh: dict[bytes, bytes | None] = {}
-        totals, get = dict(replica.keyspaces), self.engine.get
         head = keys.user_head(replica.partition, replica.generation)
+        effects = Effects(head, dict(replica.keyspaces), None if self._on_applied is None else [])
+        totals, changes = effects.totals, effects.changes
         index, drops = begin, None
-        changes: list[tuple[int, bytes]] | None = None if self._on_applied is None else []
         while index < record_log.committed and size < limits.ENGINE_WRITE_BYTES_MAX:
+            index, put_bytes = effects.add_puts(
+                replica.records,
+                index,
+                record_log.committed,
+                self.engine,
+                limits.ENGINE_WRITE_BYTES_MAX - size,
+            )
+            if put_bytes:
+                size += put_bytes
+                continue
             record = replica.records.get(index + 1) or self._logged(replica.partition, index + 1)
             if record[KIND_AT] == LOAD:
                 # The file is ingested as a whole, after all operations before it and before all after it.
@@ -363,23 +372,16 @@ class TabletStore:
                 break
             index += 1
             size += len(record)
-            for of_user, new in entries_of(record):
-                data_key = head + of_user
-                old = fresh[data_key] if data_key in fresh else get(data_key)
-                fresh[data_key] = new
-                if changes is not None:
-                    changes.append((index, of_user))
-                if old is None or new is None or len(old) != len(new):
-                    count_entry(totals, data_key, old, new)
+            effects.add(index, record, self.engine.get)
         if index > begin:
             state = self._state_change(replica, index, totals)
-            if not self._write_data([*fresh.items(), state], drops):
+            if not self._write_data([*effects.entries.items(), state], drops):
                 return size, begin
             replica.keyspaces = totals
             failpoints.hit("write.applied")
             self.applied_bytes += size - before
             record_log.apply(index)
-            self._forget(replica, begin, index, fresh)
+            self._forget(replica, begin, index, effects.entries)
             if drops is not None:
                 self._clear_applied(replica)
         if changes and self._on_applied is not None:

@@ -161,10 +161,8 @@ class BatchCollector:
         group = self._store.group(keyspace)
         if size > limits.REQUEST_BYTES:
             requests, size = fitting(requests, limits.REQUEST_BYTES)
-        if compiled is not None and group and not cluster:
-            found = compiled.gets(requests, BATCH_COMMANDS_MAX, group.start, len(group))
-            if found is not None and (now := self._store.read_now(keyspace, found[1], found[0])) is not None:
-                return ConnectionBatch(requests[: len(now)], now, 0, finish)
+        if (replies := self._read_at_once(keyspace, requests, group, cluster)) is not None:
+            return ConnectionBatch(requests, replies, 0, finish)
         taken, names = leading(requests) if group else ([], set())
         if not taken:
             return None
@@ -178,21 +176,42 @@ class BatchCollector:
             return ConnectionBatch(taken, found, 0, finish)
         missing = len(taken)
         batch = ConnectionBatch(taken, [None] * missing, missing, finish, cluster=cluster, written=written)
-        partition_batches = self._reads if WRITES.isdisjoint(names) else self._writes
-        if self._commands + len(taken) > limits.REQUEST_COMMANDS_MAX:
+        self._add(batch, self._reads if WRITES.isdisjoint(names) else self._writes, keyspace, partitions)
+        self._gathered(missing, size)
+        return batch
+
+    def _add(
+        self,
+        batch: ConnectionBatch,
+        partition_batches: dict[tuple[bytes, int], PartitionBatch],
+        keyspace: bytes,
+        partitions: Sequence[int],
+    ) -> None:
+        """Add the commands of a batch to the requests of their partitions."""
+        if self._commands + len(partitions) > limits.REQUEST_COMMANDS_MAX:
             self._close_long(partition_batches, keyspace, partitions)
         for slot, partition in enumerate(partitions):
             key = (keyspace, partition)
             partition_batch = partition_batches.get(key)
             if partition_batch is None:
                 partition_batch = partition_batches[key] = PartitionBatch(self._failure, self._held)
-            partition_batch.commands.append(taken[slot])
+            partition_batch.commands.append(batch.requests[slot])
             partition_batch.places.append((batch, slot))
-        if written is not None and partition_batches is self._writes:
+        if batch.written is not None and partition_batches is self._writes:
             for partition in partitions:
                 partition_batches[keyspace, partition].written = True
-        self._gathered(len(taken), size)
-        return batch
+
+    def _read_at_once(
+        self, keyspace: bytes, requests: list[Request], group: range, cluster: bool
+    ) -> list[Reply] | None:
+        """Return replies to the leading requests, if all are a GET that may be answered now; a shortcut of
+        compiled code."""
+        if compiled is None or not group:
+            return None
+        found = compiled.gets(requests, BATCH_COMMANDS_MAX, group.start, len(group))
+        if found is None or (cluster and self._first_elsewhere(found[1]) is not None):
+            return None
+        return self._store.read_now(keyspace, found[1], found[0])
 
     def read_here(
         self,

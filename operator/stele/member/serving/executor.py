@@ -5,7 +5,7 @@ everything that was read is committed. A client thus never reads data that could
 keyspaces, where the reply waits for this member's log only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stele.core.kv.commands import (
@@ -39,6 +39,7 @@ from stele.member.serving.dedup import Attempt, Read, run_once
 from stele.member.serving.transactions import Ran, run_transaction
 from stele.member.tracking.invalidations import Invalidations
 from stele.member.turn_budget import TurnBudget
+from stele.native import compiled
 from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value, user_tail
 from stele.wire.storage.log_record import Change, batch_record, clear_record, delete_record, put_record
 from stele.wire.two_phase import TX
@@ -192,10 +193,10 @@ class CommandExecutor:
 
     def read_now(
         self,
-        replicas: Mapping[int, Replica],
+        replicas: dict[int, Replica],
         keyspace: bytes,
-        partitions: Sequence[int],
-        keys: Sequence[bytes],
+        partitions: list[int],
+        keys: list[bytes],
     ) -> list[Reply] | None:
         """Return committed values that leases allow to be read directly; None when one cannot be.
 
@@ -204,32 +205,58 @@ class CommandExecutor:
         entries_left = limits.TURN_ENTRIES_MAX - self.turn_budget.entries
         if len(keys) > entries_left:
             partitions, keys = partitions[: max(0, entries_left)], keys[: max(0, entries_left)]
-        now, now_ms = self._now(), int(self._wall() * 1000)
-        get, replies, room = self._engine.get, list[Reply](), limits.REPLY_BYTES
+        find = self._find_plainly if compiled is None else self._find_compiled
         try:
-            for partition, key in zip(partitions, keys, strict=True):
-                replica = replicas.get(partition)
-                if replica is None or len(key) > KEY_BYTES_MAX or not self.serves_reads(replica, now):
-                    return None
-                data_key = (replica.prefixes.get(keyspace) or replica.prefix(keyspace)) + key
-                if replica.pending and data_key in replica.pending:
-                    return None
-                if replica.locks is not None and (keyspace, key) in replica.locks:
-                    return None
-                stored = get(data_key)
-                if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
-                    replies.append(None)
-                    continue
-                replies.append(stored[EXPIRY_BYTES:])
-                room -= len(stored)
-                if room <= 0:
-                    break
+            found = find(replicas, keyspace, partitions, keys)
         except Corrupt:
             return None  # A request hits the same damage and takes the tablet offline.
+        if found is None:
+            return None
+        replies, room = found
         self.turn_budget.spend(len(replies), limits.REPLY_BYTES - room)
         self.counters.reads += len(replies)
         self._delayed_replies.latencies["read"].add(0.0, len(replies))
         return replies or None
+
+    def _find_compiled(
+        self, replicas: dict[int, Replica], keyspace: bytes, partitions: list[int], keys: list[bytes]
+    ) -> tuple[list[Reply], int] | None:
+        """Do the same as `_find_plainly`."""
+        assert compiled is not None
+        now = self._now()
+
+        def leased(replica: Replica, owner: Owner) -> bool:
+            return self._lease_holder.may_read(replica.partition, owner.term, owner.waited_for, now)
+
+        engine, now_ms = self._engine, int(self._wall() * 1000)
+        return compiled.read_now(
+            replicas, keyspace, partitions, keys, Phase.SERVING, leased, engine, now_ms, limits.REPLY_BYTES
+        )
+
+    def _find_plainly(
+        self, replicas: dict[int, Replica], keyspace: bytes, partitions: list[int], keys: list[bytes]
+    ) -> tuple[list[Reply], int] | None:
+        """Return replies to the leading reads, and the bytes of room that are left."""
+        now, now_ms = self._now(), int(self._wall() * 1000)
+        get, replies, room = self._engine.get, list[Reply](), limits.REPLY_BYTES
+        for partition, key in zip(partitions, keys, strict=True):
+            replica = replicas.get(partition)
+            if replica is None or len(key) > KEY_BYTES_MAX or not self.serves_reads(replica, now):
+                return None
+            data_key = (replica.prefixes.get(keyspace) or replica.prefix(keyspace)) + key
+            if replica.pending and data_key in replica.pending:
+                return None
+            if replica.locks is not None and (keyspace, key) in replica.locks:
+                return None
+            stored = get(data_key)
+            if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
+                replies.append(None)
+                continue
+            replies.append(stored[EXPIRY_BYTES:])
+            room -= len(stored)
+            if room <= 0:
+                break
+        return replies, room
 
     def serves_reads(self, replica: Replica, now: float) -> bool:
         """Return whether the applied data has every acknowledged write: it is the owner and has leases."""

@@ -212,9 +212,7 @@ class RequestRouter:
         request.commands, request.room, request.track, request.saw = commands, room, track, saw
         self.submit(request)
 
-    def read_now(
-        self, keyspace: bytes, partitions: Sequence[int], keys: Sequence[bytes]
-    ) -> list[Reply] | None:
+    def read_now(self, keyspace: bytes, partitions: list[int], keys: list[bytes]) -> list[Reply] | None:
         """Return None also when another member owns a key, or requests wait for an owner, to keep their
         order."""
         if self._queues or self.stopping or keyspace in self._homeless:

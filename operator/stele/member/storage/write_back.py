@@ -50,7 +50,7 @@ class WriteBack:
         self._sizes: dict[bytes, int] = {}
         self._leaving: dict[bytes, Tablet] = {}
         self._bytes = 0
-        self._young: Tablet = {}
+        self.recent: Tablet = {}
         self._old: Tablet = {}
         self._young_bytes = 0
         # `_swap` guards pending values; `_order` keeps a tablet's writes to the engine in order.
@@ -61,13 +61,13 @@ class WriteBack:
     # -- entries
 
     def get(self, key: bytes) -> bytes | None:
-        value = self._young.get(key, _MISSING)
+        value = self.recent.get(key, _MISSING)
         if value is not _MISSING:
             return value
         value = self._old.get(key, _MISSING)
         if value is _MISSING:
             value = self._look_up(key)
-        self._young[key] = value
+        self.recent[key] = value
         self._grow(ENTRY_BYTES + len(key) + (0 if value is None else len(value)))
         return value
 
@@ -105,7 +105,7 @@ class WriteBack:
             waiting.update(changes)
             self._sizes[tablet] = of_tablet = self._sizes.get(tablet, 0) + size
             self._bytes += size
-        self._young.update(changes)
+        self.recent.update(changes)
         self._grow(size)
         try:
             if of_tablet >= TABLET_BYTES_MAX:
@@ -126,10 +126,10 @@ class WriteBack:
         """Drop the older half of the cache when the younger half is full."""
         self._young_bytes += size
         if self._young_bytes > CACHED_BYTES_MAX // 2:
-            self._old, self._young, self._young_bytes = self._young, {}, 0
+            self._old, self.recent, self._young_bytes = self.recent, {}, 0
 
     def _forget(self) -> None:
-        self._old, self._young, self._young_bytes = {}, {}, 0
+        self._old, self.recent, self._young_bytes = {}, {}, 0
 
     # -- handing over
 
@@ -235,7 +235,7 @@ class WriteBack:
     def close(self) -> None:
         with self._swap:
             leaving, self._waiting = self._waiting, _Closed()
-            self._young = self._old = _Closed()
+            self.recent = self._old = _Closed()
         try:
             for changes in leaving.values():
                 with self._order:
