@@ -26,13 +26,14 @@ help: ## List the targets
 
 setup: .venv/.stamp ## Make .venv with all that people and tests need
 
-.venv/.stamp: pyproject.toml
+.venv/.stamp: pyproject.toml $(shell find native -type f)
 	@command -v python3 >/dev/null || { echo "python3 (3.11 or newer) is needed: apt-get install python3 python3-venv"; exit 2; }
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$(python3 --version)"; exit 2; }
 	@test -x $(PY) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf .venv; python3 -m venv .venv || { rm -rf .venv; echo "python3 cannot make a virtual environment: apt-get install python3-venv"; exit 2; }; }
 	@echo "setup: installing into .venv (about a minute; the first time on a machine up to three: PySpark is an archive of 456 MB)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --group dev -e '.[operator,member,cli,sql,docs]'
+	@$(PY) -m e2e.supply native
 	@touch $@
 
 playground: .venv/.playground ## A cluster on this machine without Kubernetes, to look at; Ctrl-C ends it

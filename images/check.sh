@@ -8,7 +8,7 @@ for module in pip setuptools; do
     exit 1
   fi
 done
-for program in pip pip3 cc gcc c++ make javac; do
+for program in pip pip3 cc gcc c++ rustc cargo make javac; do
   if command -v "$program" >&2; then
     echo "the image has the program $program" >&2
     exit 1

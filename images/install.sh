@@ -2,7 +2,7 @@
 # Installs into the virtual environment TARGET what wheels.sh has put into WHEELS. pip runs from its own wheel: neither
 # it nor setuptools is in an image.
 #   install.sh wheels WHEELS TARGET IMAGE    make TARGET; a wheel whose hash is not in the lock of IMAGE is refused
-#   install.sh code WHEELS TARGET CODE       add the project's own wheel, from the folder CODE
+#   install.sh code WHEELS TARGET CODE       add the project's own wheels, from the folder CODE
 set -eu
 locks=$(dirname "$0")/locks what=$1 wheels=$2 target=$3
 install() {

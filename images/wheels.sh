@@ -2,7 +2,7 @@
 # Gets what an image installs, each file checked against its hash in locks/.
 #   wheels.sh tools TOOLS               make the virtual environment TOOLS with the pip and setuptools of the lock
 #   wheels.sh wheels TOOLS IMAGE OUT    into OUT: the wheels of IMAGE; built/: those made here from source; tools/: pip
-#   wheels.sh code TOOLS SOURCE OUT     into OUT: the wheel of the project itself
+#   wheels.sh code TOOLS SOURCE OUT     into OUT: the wheels of the project itself and of its compiled module
 set -eu
 locks=$(dirname "$0")/locks
 # Files in the wheels made here all have this time: the same source gives the same wheel.
@@ -24,5 +24,8 @@ case "$1" in
     "$2/bin/python" -m pip install --require-hashes --only-binary :all: -r "$locks/build.txt"
     ;;
   wheels) wheels "$2" "$3" "$4" ;;
-  code) "$2/bin/python" -m pip wheel --no-deps --no-build-isolation --wheel-dir "$4" "$3" ;;
+  code)
+    # Crates are checked against native/Cargo.lock.
+    PATH="$2/bin:$PATH" "$2/bin/python" -m pip wheel --no-deps --no-build-isolation --wheel-dir "$4" "$3" "$3/native"
+    ;;
 esac

@@ -9,7 +9,6 @@ seconds.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 from e2e.cluster import cache, debian, doctor, podman, rootfs
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, step, succeeds
-from e2e.supply import locks
+from e2e.supply import locks, native
 
 PROJECT = Path(__file__).parents[2]
 DOCKERFILE = PROJECT / "images" / "Dockerfile"
@@ -185,7 +184,7 @@ def _wheels(recipe: Recipe) -> Path:
 
 
 def _code() -> tuple[Path, str]:
-    """A folder with the project's own wheel, and the hash of its sources.
+    """A folder with the project's own wheels, and the hash of their sources.
 
     The sources are copied first: they may be edited, and setuptools writes beside them.
     """
@@ -193,7 +192,8 @@ def _code() -> tuple[Path, str]:
         key = cache.hash_inputs([source], _recipe_of_wheels())
 
         def make(folder: Path) -> None:
-            with step("build the project's own wheel"):
+            debian.ensure_packages(native.TOOLS)
+            with step("build the project's own wheels"):
                 _get("code", source, folder)
 
         return cache.entry("code", key, make), key
@@ -205,6 +205,7 @@ def _copied_sources() -> Iterator[Path]:
         source = Path(folder) / "source"
         ignored = shutil.ignore_patterns(*cache.IGNORED_NAMES)
         shutil.copytree(PROJECT / "operator" / "stele", source / "operator" / "stele", ignore=ignored)
+        shutil.copytree(native.SOURCE, source / "native")
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(PROJECT / name, source / name)
         yield source
@@ -218,7 +219,7 @@ def _get(what: str, of: str | Path, folder: Path) -> None:
 
     key = cache.hash_inputs(files=_recipe_of_wheels(), values=[sys.base_prefix, sys.version])
     # The interpreter that runs this, whatever `python3` is elsewhere.
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    env = native.environment()
     tools = cache.entry("tools", key, make)
     run(["sh", GET, what, tools, of, folder], _log("wheels"), env=env, seconds_max=BUILD_SECONDS_MAX)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, commands_of, exit_code_of, grammar
 from e2e.cluster.errors import ClusterError
-from e2e.supply import chart, locks, sbom
+from e2e.supply import chart, locks, native, sbom
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -31,7 +31,8 @@ def _sbom(arguments: argparse.Namespace) -> None:
         packages = file.read_text(encoding="utf-8") if file else ""
     except OSError as error:
         raise ClusterError(f"Could not read --dpkg-status {file}: {error.strerror}.") from error
-    print(sbom.bill(arguments.image, locks.read(arguments.image), packages))
+    crates = (native.SOURCE / "Cargo.lock").read_text(encoding="utf-8")
+    print(sbom.bill(arguments.image, locks.read(arguments.image), packages, crates))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands_of(top)
 
     command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
+    command("native", lambda _: native.install(), "build the compiled module and install it here")
     bill = command("sbom", _sbom, "print what an image consists of, as JSON of CycloneDX")
     bill.add_argument("image", choices=locks.IMAGES)
     bill.add_argument(

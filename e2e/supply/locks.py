@@ -69,7 +69,9 @@ def requirements(name: str) -> tuple[str, ...]:
     pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
     if name == BUILD:
-        return tuple(sorted([*pyproject["build-system"]["requires"], "pip>=25.1"]))
+        native = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text(encoding="utf-8"))
+        backends = (*pyproject["build-system"]["requires"], *native["build-system"]["requires"])
+        return tuple(sorted([*backends, "pip>=25.1"]))
     return tuple(sorted([*project["dependencies"], *project["optional-dependencies"][name]]))
 
 

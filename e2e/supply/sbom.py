@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from email.parser import HeaderParser
 
@@ -19,15 +20,17 @@ SCHEMA = SchemaVersion.V1_6
 _INSTALLED = "install ok installed"
 
 
-def bill(image: str, lock: Lock, dpkg_status: str = "") -> str:
-    """The bill of one image: the distributions of its lock, and Debian's packages if they are given.
+def bill(image: str, lock: Lock, dpkg_status: str = "", cargo_lock: str = "") -> str:
+    """The bill of one image: the distributions of its lock, crates, and Debian's packages, if they are given.
 
-    `dpkg_status` is the text of the image's file /var/lib/dpkg/status. A distribution has the hashes of all
-    files of it that an image may be made with, one for each architecture.
+    `dpkg_status` is the text of the image's file /var/lib/dpkg/status, `cargo_lock` that of the Cargo.lock of
+    the compiled module. A distribution has the hashes of all files of it that an image may be made with, one
+    for each architecture.
     """
     subject = Component(type=ComponentType.CONTAINER, name=f"stele-{image}", version=__version__)
     bom = Bom(metadata=BomMetaData(component=subject))
     bom.components.update(map(_distribution, lock.pins))
+    bom.components.update(_crates(cargo_lock))
     bom.components.update(_packages(dpkg_status))
     bom.register_dependency(subject, bom.components)
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=1)
@@ -36,6 +39,14 @@ def bill(image: str, lock: Lock, dpkg_status: str = "") -> str:
 def _distribution(pin: Pin) -> Component:
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=content) for content in pin.hashes]
     return _component(PackageURL("pypi", None, pin.name, pin.version), hashes)
+
+
+def _crates(cargo_lock: str) -> Iterable[Component]:
+    """Crates of others, also those that are only used while the module is built."""
+    for crate in tomllib.loads(cargo_lock).get("package", []):
+        if "checksum" in crate:
+            hashes = [HashType(alg=HashAlgorithm.SHA_256, content=crate["checksum"])]
+            yield _component(PackageURL("cargo", None, crate["name"], crate["version"]), hashes)
 
 
 def _packages(dpkg_status: str) -> Iterable[Component]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from e2e.supply import cli, locks
+from e2e.supply import cli, locks, native
 
 DPKG_STATUS = """\
 Package: libssl3
@@ -44,9 +44,17 @@ def test_a_bill_lists_every_wheel_of_the_lock(image: str, capsys: pytest.Capture
         for each in found["components"]
     }
     pins = locks.read(image).pins
-    assert listed == {(f"pkg:pypi/{pin.name}@{pin.version}", pin.hashes) for pin in pins}
+    crates = {each for each in listed if each[0].startswith("pkg:cargo/")}
+    assert listed - crates == {(f"pkg:pypi/{pin.name}@{pin.version}", pin.hashes) for pin in pins}
     (whole,) = (each for each in found["dependencies"] if "dependsOn" in each)
-    assert len(whole["dependsOn"]) == len(pins)
+    assert len(whole["dependsOn"]) == len(pins) + len(crates)
+
+
+def test_a_bill_lists_the_crates_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    urls = {each["purl"]: each for each in bill(capsys, "member")["components"]}
+    (pyo3,) = (each for url, each in urls.items() if url.startswith("pkg:cargo/pyo3@"))
+    assert f'checksum = "{pyo3["hashes"][0]["content"]}"' in (native.SOURCE / "Cargo.lock").read_text()
+    assert not any("stele-native" in url for url in urls)
 
 
 def test_a_bill_lists_the_installed_packages_of_debian(
