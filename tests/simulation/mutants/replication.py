@@ -7,7 +7,7 @@ from unittest.mock import patch
 from stele.core.tablet.leases import LeaseHolder
 from stele.core.tablet.log import Log
 from stele.core.tablet.owner import LearnerState, Owner
-from stele.member.replication import tablet_store
+from stele.member.replication import operations, tablet_store
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.log_writer import LogWriter
 from stele.member.replication.metadata_store import MetadataStore
@@ -116,12 +116,12 @@ def sent_before_it_is_written() -> AbstractContextManager[Any]:
 
 def deletions_not_counted() -> AbstractContextManager[Any]:
     """What is deleted goes on being counted, at every replica the same."""
-    real = tablet_store.count_entry
+    real = operations.count_entry
 
     def count_entry(totals: Any, data_key: bytes, old: bytes | None, new: bytes | None) -> None:
         real(totals, data_key, old, old if new is None else new)
 
-    return patch.object(tablet_store, "count_entry", count_entry)
+    return patch.object(operations, "count_entry", count_entry)
 
 
 def clear_forgotten_at_learners() -> AbstractContextManager[Any]:
