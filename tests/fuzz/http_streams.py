@@ -6,10 +6,7 @@ None of the requests has a copy started, which would dial what the input names.
 import asyncio
 import logging
 import re
-import socket
 import tempfile
-import threading
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -46,8 +43,35 @@ class _Errors(logging.Handler):
             self.texts.append(logging.Formatter().format(record))
 
 
+class _Client(asyncio.Protocol):
+    """Sends bytes and then the end, and keeps what comes back until the connection ends."""
+
+    def __init__(self, data: bytes, ended: asyncio.Future[None]) -> None:
+        self._data, self._ended = data, ended
+        self.parts: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Implement asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(self._data)
+        transport.write_eof()
+
+    def data_received(self, data: bytes) -> None:
+        """Implement asyncio.Protocol."""
+        self.parts.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Implement asyncio.Protocol."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
 class Server:
-    """The server of an empty volume with one session, in a thread of its own."""
+    """The server of an empty volume with one session.
+
+    Its event loop runs for one input after the other: a thread of its own would spend most of its time on
+    waking up. It is asyncio's own, since uvloop's does not go on after the signals of the driver's watchdog.
+    """
 
     def __init__(self) -> None:
         self.errors = _Errors()
@@ -58,14 +82,8 @@ class Server:
         session = SessionFile("abc", "secret", (SessionTablet(3, 1, OpId(1, 1), 10),))
         (data / "checkpoints" / "abc" / "session.json").write_bytes(msgspec.json.encode(session))
         pod_token.write(data, "secret")
-        self._settings, self._listening = Settings(data=data), threading.Event()
-        threading.Thread(target=self._serve, daemon=True).start()
-        assert self._listening.wait(SECONDS_MAX)
-
-    def _serve(self) -> None:
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(self._listen())
-        loop.run_forever()
+        self._settings, self._loop = Settings(data=data), asyncio.new_event_loop()
+        self._loop.run_until_complete(self._listen())
 
     async def _listen(self) -> None:
         app, acceptor = make_app(self._settings)
@@ -73,18 +91,18 @@ class Server:
         await runner.setup()
         await HttpSite(runner, acceptor, "127.0.0.1", 0).start()
         self.port: int = runner.addresses[0][1]
-        self._listening.set()
 
     def answer(self, data: bytes) -> bytes:
         """Send bytes on a connection of their own, and return all that comes back."""
-        parts = []
-        dialled = socket.create_connection(("127.0.0.1", self.port), SECONDS_MAX)
-        with dialled as connection, suppress(ConnectionError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while part := connection.recv(65_536):
-                parts.append(part)
-        return b"".join(parts)
+        return self._loop.run_until_complete(self._answer(data))
+
+    async def _answer(self, data: bytes) -> bytes:
+        ended = self._loop.create_future()
+        async with asyncio.timeout(SECONDS_MAX):
+            made = self._loop.create_connection(lambda: _Client(data, ended), "127.0.0.1", self.port)
+            _, client = await made
+            await ended
+        return b"".join(client.parts)
 
 
 server = cache(Server)
