@@ -12,7 +12,18 @@ from types import ModuleType
 
 from rich.console import Console
 
-from e2e.bench import copy_bench, handover, machine, master, member, paced, planning, security, steady
+from e2e.bench import (
+    copy_bench,
+    copy_tls,
+    handover,
+    machine,
+    master,
+    member,
+    paced,
+    planning,
+    security,
+    steady,
+)
 from e2e.bench.report import Report, draw
 from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK, exit_code_of, grammar
 from e2e.cluster.steps import say
@@ -22,6 +33,7 @@ BENCHES: dict[str, ModuleType] = {
     "master": master,
     "member": member,
     "copy": copy_bench,
+    "copy-tls": copy_tls,
     "handover": handover,
     "paced": paced,
     "steady": steady,

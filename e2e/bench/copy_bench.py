@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from e2e.bench import copy_join, copy_plots, copy_ways, disk
+from e2e.bench import copy_join, copy_plots, copy_tls, copy_ways, disk
 from e2e.bench.report import NOT_MEASURED, Column, Goal, Report, Row, milliseconds, plain
 from e2e.cluster import cache, kind
 
-TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (12 minutes)"
+TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (18 minutes)"
 MIB = 1 << 20
 JOIN_BYTES = (64 * MIB, 256 * MIB, 1024 * MIB)
 QUICK_JOIN_BYTES = (64 * MIB,)
@@ -43,6 +43,7 @@ def run(report: Report, quick: bool) -> None:
     """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
     with kind.paused():
         _joins(report, QUICK_JOIN_BYTES if quick else JOIN_BYTES)
+        copy_tls.run(report, quick)
     copy_ways.run(report, quick)
 
 

@@ -20,7 +20,12 @@ def write(report: Report, folder: Path) -> list[Path]:
 
     mpl.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    ways = [row for section in report.sections for row in section.rows if "way" in row]
+    ways = [
+        row
+        for section in report.sections
+        for row in section.rows
+        if "bytes_per_second" in row and "way" in row
+    ]
     joins = [row for section in report.sections for row in section.rows if "safe_seconds" in row]
     made: list[Path] = []
     if ways:

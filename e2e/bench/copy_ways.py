@@ -189,7 +189,7 @@ def _place() -> Iterator[Place]:
             yield processes
 
 
-def _answer(command: Sequence[str | Path], **more: Any) -> dict[str, Any]:
+def answer(command: Sequence[str | Path], **more: Any) -> dict[str, Any]:
     """The last line that a program prints, as JSON."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False, **more
@@ -213,7 +213,7 @@ class _Processes:
     jobs: dict[str, str]
 
     def work(self, *words: str) -> dict[str, Any]:
-        return _answer([sys.executable, WORK, *words])
+        return answer([sys.executable, WORK, *words])
 
     def cool(self) -> None:
         return
@@ -227,20 +227,27 @@ def _processes() -> Iterator[_Processes]:
         tempfile.TemporaryDirectory(prefix="bench-copy-", dir=work) as folder,
         contextlib.ExitStack() as stack,
     ):
-        urls = {}
-        for name in ("source", "dest"):
-            volume = Path(folder) / name
-            for each in ("checkpoints", "staging"):
-                (volume / each).mkdir(parents=True)
-            (port,) = free_ports(1)
-            own = [f"STELE_DATA_DIR={volume}", "STELE_BIND=127.0.0.1", f"STELE_TRANSFER_PORT={port}"]
-            command = ["env", *own, sys.executable, "-m", "stele.transfer.__main__"]
-            stack.enter_context(Talker(name, command, cache.root() / "logs" / f"bench-{name}.log"))
-            urls[name] = f"http://127.0.0.1:{port}"
-            until(partial(answers, "127.0.0.1", port), f"the transfer process of {name} listens")
+        urls = {name: transfer(stack, make_volume(Path(folder) / name)) for name in ("source", "dest")}
         yield _Processes(
             f"{folder}/source", f"{folder}/dest", urls["source"], {"Direct": f"{urls['dest']}/v1/copies"}
         )
+
+
+def make_volume(folder: Path) -> Path:
+    """An empty volume, as far as a transfer process needs it."""
+    for each in ("checkpoints", "staging"):
+        (folder / each).mkdir(parents=True)
+    return folder
+
+
+def transfer(stack: contextlib.ExitStack, volume: Path, *more: str) -> str:
+    """Start the transfer process of a volume, with `more` environment; its URL."""
+    (port,) = free_ports(1)
+    own = [f"STELE_DATA_DIR={volume}", "STELE_BIND=127.0.0.1", f"STELE_TRANSFER_PORT={port}", *more]
+    command = ["env", *own, sys.executable, "-m", "stele.transfer.__main__"]
+    stack.enter_context(Talker(volume.name, command, cache.root() / "logs" / f"bench-{volume.name}.log"))
+    until(partial(answers, "127.0.0.1", port), f"the transfer process of {volume.name} listens")
+    return f"http://127.0.0.1:{port}"
 
 
 # -- on the kind cluster
@@ -273,7 +280,7 @@ class _Pods:
     def work(self, *words: str) -> dict[str, Any]:
         script = 'cat > /tmp/copy_work.py && exec python3 /tmp/copy_work.py "$@"'
         command = [*_words("exec", "-i", "volumes", "-c", "work", "--", "sh", "-c", script, "work"), *words]
-        return _answer(command, input=WORK.read_text(encoding="utf-8"), env=kind.env())
+        return answer(command, input=WORK.read_text(encoding="utf-8"), env=kind.env())
 
 
 @contextmanager

@@ -5,6 +5,8 @@
     alone SOURCE DEST URL PROCESSES        the copy function in so many processes, started before
     job SOURCE DEST URL JOBS DESTINATION   a job at JOBS, the URL of a transfer process or a copier
 
+`alone` with one more word TLS_DIR dials the source with TLS, by the certificate there and the level on DEST;
+a transfer process has both from its environment. The source's certificate is that of the member `source`.
 The last line of standard output is JSON: {"seconds": ..} and more.
 """
 
@@ -28,6 +30,7 @@ from stele.wire.storage.keys import meta_key, pack_value, user_key
 from stele.wire.storage.volume import APPLIED, DataState, encode_state
 
 TOKEN = "bench"
+SOURCE_NAME = "source"
 TABLETS = 271
 GENERATION = 1
 BATCH_BYTES = 4 << 20
@@ -103,13 +106,15 @@ def _items(source: str) -> tuple[CopyItem, ...]:
     return tuple(CopyItem(each.partition, each.generation, GENERATION, each.bytes) for each in known.tablets)
 
 
-def alone(source: str, dest: str, url: str, processes: str) -> dict[str, float]:
+def alone(source: str, dest: str, url: str, processes: str, tls_dir: str = "") -> dict[str, float]:
     """Interpreters are started before the clock; each copies its share in one thread."""
     staging = Path(dest) / "staging"
     _clear(staging)
     command = [sys.executable, __file__, "part", source, str(staging), url]
     parts = [
-        subprocess.Popen([*command, str(each), processes], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(each), processes, tls_dir], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for each in range(int(processes))
     ]
     for part in parts:
@@ -127,16 +132,26 @@ def alone(source: str, dest: str, url: str, processes: str) -> dict[str, float]:
     return {"seconds": seconds}
 
 
-def part(source: str, staging: str, url: str, number: str, of: str) -> dict[str, float]:
-    """One share; begins when standard input ends."""
+def part(source: str, staging: str, url: str, *share_and_tls: str) -> dict[str, float]:
+    """One share, NUMBER OF; begins when standard input ends."""
     from stele.transfer.client.copy import copy_tablets
+    from stele.transfer.tls import VolumeTls
 
+    number, of, tls_dir = share_and_tls
     items = _items(source)[int(number) :: int(of)]
     job = CopyJob(_session(source).name, "bench", "", url, TOKEN, items)
+    tls = VolumeTls(Path(staging).parent, tls_dir)
     print("ready", flush=True)
     sys.stdin.read()
     begin = time.monotonic()
-    copy_tablets(job, items, staging=Path(staging), progress=lambda more: None, finished=lambda made: None)
+    copy_tablets(
+        job,
+        items,
+        staging=Path(staging),
+        progress=lambda more: None,
+        finished=lambda made: None,
+        secured=lambda: tls.dialling(SOURCE_NAME),
+    )
     return {"seconds": time.monotonic() - begin}
 
 
@@ -147,7 +162,7 @@ def job(source: str, dest: str, url: str, jobs: str, destination: str) -> dict[s
     session = _session(source).name
     pod_token.write(Path(dest), TOKEN)
     _ask("DELETE", f"{jobs}/{session}")
-    wanted = CopyJob(session, destination, destination, url, TOKEN, _items(source))
+    wanted = CopyJob(session, destination, destination, url, TOKEN, _items(source), source=SOURCE_NAME)
     begin = time.monotonic()
     status = _ask("POST", jobs, msgspec.json.encode(wanted))
     first = 0.0

@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.bench import copy_bench, copy_join, copy_load, copy_ways
+from e2e.bench import copy_bench, copy_join, copy_load, copy_tls, copy_ways
 from e2e.bench.copy_rig import is_spread
+from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Report
 from stele.core.table.table import Partition
 from tests.e2e.faulty_store import FaultyStore, running
@@ -128,6 +130,37 @@ def test_ways_are_compared_with_cp_and_with_the_function() -> None:
         ("Spark, warm", True),
         ("Spark, warm", True),
     ]
+
+
+TINY = copy_ways.Case("tiny", 271 * 200, 200)
+
+
+def test_what_tls_costs_is_measured_at_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STELE_CACHE", str(tmp_path))
+    monkeypatch.setattr(copy_tls, "WAYS", ("function, 1 process", "Direct"))
+    with copy_tls.sides() as made:
+        function, direct = copy_tls.measure(made, TINY, rounds=1)
+        plain = replace(made.tls, dest=made.plain.dest)
+        with pytest.raises(BenchError, match="426"):
+            copy_tls._copy(made.source, plain, "function, 1 process")
+    for row in (function, direct):
+        assert row["of_plain"] == row["plain_seconds"] / row["tls_seconds"]
+        assert row["bytes"] >= TINY.data_bytes
+
+
+@pytest.mark.parametrize(("tls_seconds", "met"), [(1.2, True), (1.3, False)])
+def test_tls_may_cost_a_quarter(tls_seconds: float, met: bool) -> None:
+    rows = [copy_tls.row_of(TINY, way, 100, 1.0, 1.0) for way in copy_tls.WAYS]
+    rows[1] = copy_tls.row_of(TINY, copy_tls.WAYS[1], 100, 1.0, tls_seconds)
+    (goal,) = copy_tls.goals(rows)
+    assert goal.met is met
+
+
+def test_the_documentation_has_what_is_measured_with_tls() -> None:
+    page = (Path(__file__).parents[2] / "docs/internals/benchmarks.md").read_text()
+    for title in ("of plain", *copy_tls.WAYS):
+        assert f"`{title}`" in page
+    assert "python -m e2e.bench copy-tls" in page
 
 
 def test_the_page_has_pictures_of_what_was_measured(tmp_path: Path) -> None:
