@@ -6,6 +6,7 @@ else can take their place.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -18,8 +19,9 @@ from stele.adapters.rate_limited_log import RateLimitedLog
 log = logging.getLogger("stele.http")
 
 CONNECTIONS_MAX = 1000
-"""Of those with a certificate, and as many from inside the pod, and of others; beyond it the one that waits
-longest for a request is closed. Where none does, it is the new one, or the oldest of short requests."""
+"""Of those with a certificate, and as many from inside the pod, and of others. Beyond it one is closed of the
+address that has most: of those that wait for a request the oldest, otherwise the oldest one, but the new one
+where its address has as many, unless requests are short."""
 
 KINDS = CERTIFIED, LOCAL, OTHER = "certified", "local", "other"
 LOOPBACK = ("127.0.0.1", "::1")
@@ -83,12 +85,27 @@ class Connections:
         """Return whether there is room for it, which may be made."""
         present, idle = self._all[connection.kind], self._idle[connection.kind]
         if len(present) >= CONNECTIONS_MAX:
-            if not idle and not self._short_requests:
+            oldest = self._least_needed(connection)
+            if oldest is None:
                 self.note(connection, f"{CONNECTIONS_MAX} others have requests under way")
                 return False
-            next(iter(idle or present)).abort(f"there are {CONNECTIONS_MAX} others")
+            oldest.abort(f"there are {CONNECTIONS_MAX} others")
         present[connection] = idle[connection] = None
         return True
+
+    def _least_needed(self, new: "_Connection") -> "_Connection | None":
+        """Return the connection in whose place a new one comes.
+
+        Whoever opens many gives way to others, as long as they are from fewer addresses: requests that are
+        begun and sent byte by byte keep nobody else out.
+        """
+        present, idle = self._all[new.kind], self._idle[new.kind]
+        among = idle or present
+        counts = Counter(each.address for each in among)
+        crowd, most = counts.most_common(1)[0]
+        if idle or self._short_requests or most > counts[new.address] + 1:
+            return next(each for each in among if each.address == crowd)
+        return None
 
     def remove(self, connection: "_Connection") -> None:
         """Forget one that has ended."""

@@ -1,8 +1,12 @@
 """Settings that all HTTP servers of Stele share, and the checks of who sent a request."""
 
+import asyncio
 import hmac
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -11,6 +15,8 @@ from aiohttp.typedefs import Middleware
 from stele.adapters.connections import CONNECTIONS, LOOPBACK, Connections
 
 BODY_BYTES_MAX = 1024 * 1024
+FILE_BYTES = 1024 * 1024
+"""Largest piece of a file that is read at once."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -51,6 +57,25 @@ async def _only_plain_bodies(request: web.Request, handler: Handler) -> web.Stre
         text = f"Content-Encoding is {encoding[:40]!r}; leave it out and send the body as it is\n"
         raise web.HTTPUnsupportedMediaType(text=text)
     return await handler(request)
+
+
+async def send_file(request: web.Request, path: Path) -> web.StreamResponse:
+    """Answer with a file, or 404. Raises OSError.
+
+    `web.FileResponse` does not: the sendfile of asyncio's loop refuses a transport with our TLS, and sends
+    past the protocol, which would not see that the client takes nothing.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return web.Response(status=HTTPStatus.NOT_FOUND, text=f"{path.name} is not there\n")
+    with file:
+        answer = web.StreamResponse(headers={"Content-Length": str(os.fstat(file.fileno()).st_size)})
+        await answer.prepare(request)
+        while request.method == "GET" and (data := await asyncio.to_thread(file.read, FILE_BYTES)):
+            await answer.write(data)
+        await answer.write_eof()
+    return answer
 
 
 def is_local(request: web.Request) -> bool:

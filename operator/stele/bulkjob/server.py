@@ -62,17 +62,6 @@ async def _healthy(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-async def _send(request: web.Request, path: Path) -> web.StreamResponse:
-    """Answer with a file. web.FileResponse does not: the loop's sendfile refuses a transport with our TLS."""
-    answer = web.StreamResponse(headers={"Content-Length": str(path.stat().st_size)})
-    await answer.prepare(request)
-    with path.open("rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            await answer.write(data)
-    await answer.write_eof()
-    return answer
-
-
 def application(job: Job, callers: RoleCallers | None = None) -> web.Application:
     """Return the pod's HTTP application."""
 
@@ -105,7 +94,7 @@ def application(job: Job, callers: RoleCallers | None = None) -> web.Application
     async def get_file(request: web.Request) -> web.StreamResponse:
         if "result" not in job.last or not job.file.exists():
             raise web.HTTPNotFound(text="the file does not exist")
-        return await _send(request, job.file)
+        return await http.send_file(request, job.file)
 
     app = http.application(middlewares=() if callers is None else (callers.check,))
     if callers is not None:

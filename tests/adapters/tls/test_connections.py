@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import uvloop
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
@@ -67,7 +66,7 @@ class Port:
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
-        self.slow = 0
+        self.slow = self.bodies = 0
         self.clients: list[Client] = []
         self.port = 0
 
@@ -86,13 +85,14 @@ class Port:
         raise {401: web.HTTPUnauthorized, 403: web.HTTPForbidden, 404: web.HTTPNotFound}[status]()
 
     async def body(self, request: web.Request) -> web.Response:
+        self.bodies += 1
         return web.Response(text=str(len(await request.read())))
 
     async def large(self, request: web.Request) -> web.Response:
         return web.Response(body=bytes(LARGE))
 
-    async def file(self, request: web.Request) -> web.FileResponse:
-        return web.FileResponse(request.app[FILE])
+    async def file(self, request: web.Request) -> web.StreamResponse:
+        return await http.send_file(request, request.app[FILE])
 
     async def dial(self, context: ssl.SSLContext | None = None, source: str = "127.0.0.9") -> Client:
         address = {"local_addr": (source, 0)}
@@ -215,15 +215,14 @@ async def test_a_body_that_stops_is_closed_and_a_slow_one_is_not(port: Port) -> 
 
 
 @pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("path", [b"/large", b"/file"])
 async def test_an_answer_that_is_not_taken_is_closed_and_one_that_is_taken_slowly_is_not(
-    port: Port, monkeypatch: pytest.MonkeyPatch
+    port: Port, monkeypatch: pytest.MonkeyPatch, path: bytes
 ) -> None:
     # A busy machine may hold the slow one up for a while, too.
     limit = 4 * SHORT
     monkeypatch.setattr(tested, "STALLED_SECONDS_MAX", limit)
     monkeypatch.setattr(tested, "IDLE_SECONDS_MAX", limit)
-    # The loop of asyncio sends files past the protocol: who sends files uses the other one.
-    path = b"/file" if isinstance(asyncio.get_running_loop(), uvloop.Loop) else b"/large"
     slow, stopped = await port.dial(), await port.dial()
     for client in (slow, stopped):
         client.writer.write(GET.replace(b"/", path, 1))
@@ -236,6 +235,17 @@ async def test_an_answer_that_is_not_taken_is_closed_and_one_that_is_taken_slowl
         while piece := await asyncio.wait_for(stopped.reader.read(1 << 20), 10):
             received += len(piece)
     assert received < LARGE
+
+
+def test_files_are_sent_by_what_the_watch_sees() -> None:
+    """The loop of asyncio sends a `web.FileResponse` past the protocol of the connection."""
+    root = Path(http.__file__).parents[1]
+    assert not [path for path in root.rglob("*.py") if "FileResponse(" in path.read_text()]
+
+
+async def test_a_file_that_is_not_there_is_no_answer_of_half_a_file(port: Port, tmp_path: Path) -> None:
+    (tmp_path / "file").unlink()
+    assert b" 404 " in await (await port.dial()).ask(GET.replace(b"/", b"/file", 1))
 
 
 @pytest.mark.parametrize(("status", "closes"), [(401, True), (403, True), (404, False)])
@@ -324,6 +334,34 @@ async def test_nobody_from_elsewhere_takes_the_place_of_one_from_inside_the_pod(
         await port.dial_slow()
     assert b" 503 " in await (await port.dial()).ask()
     assert b" 200 " in await (await port.dial(source="127.0.0.1")).ask()
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("contexts", [(None,) * 3, (NO_CERTIFICATE,) * 3])
+@pytest.mark.parametrize("port", ["tls"], indirect=True)
+async def test_who_sends_requests_byte_by_byte_takes_no_place_of_others(
+    port: Port, contexts: tuple[ssl.SSLContext | None, ...]
+) -> None:
+    """The bodies never end, and never stop for long."""
+    trickling = [await port.dial(context) for context in contexts]
+    for each in trickling:
+        each.writer.write(BODY + b"a")
+    await until(lambda: port.bodies == 3)
+    other = await port.dial(source="127.0.0.8")
+    assert b" 200 " in await other.ask()
+    assert await trickling[0].seconds_to_its_end() < 5
+    for each in trickling[1:]:
+        each.writer.write(b"a" * 99)
+        assert (await each.answer()).endswith(b"100")
+
+
+@pytest.mark.usefixtures("few")
+async def test_who_connects_again_and_again_takes_no_idle_place_of_others(port: Port) -> None:
+    other = await port.dial(source="127.0.0.8")
+    assert b" 200 " in await other.ask()
+    for _ in range(6):
+        assert b" 200 " in await (await port.dial()).ask()
+    assert b" 200 " in await other.ask()
 
 
 @pytest.mark.usefixtures("few")

@@ -119,3 +119,12 @@ def test_secrets_of_others_raise_no_alert_while_nothing_is_asked_for(level: str,
     }
     expected = 1.0 if level == "Required" else 0.0
     assert found["stele_tls_certificate_unusable"] == found["stele_users_unreadable"] == expected
+
+
+def test_connections_without_a_place_are_counted_by_why() -> None:
+    access = Access()
+    access.refused.update(full=2, evicted=3)
+    families = Metrics(SimpleNamespace(access=access))._access()  # type: ignore[arg-type]
+    (found,) = [each for each in families if each.name == "stele_client_connections_refused"]
+    counts = {tuple(each.labels.values()): each.value for each in found.samples if each.labels}
+    assert counts == {("full",): 2, ("evicted",): 3}

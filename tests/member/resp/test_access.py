@@ -498,7 +498,12 @@ async def test_idle_guests_make_room_for_new_ones_and_the_error_names_the_limit(
         assert await ask(stream, "PING") == "+PONG"
     for stream in idle[1:]:
         assert (await ask(stream, "AUTH secret")) == "+OK"
-    assert server.facts()["evicted_unauthenticated_clients"] == 1
+    stats = await ask(users[0], "INFO stats")
+    assert stats.startswith("$")
+    length, text = int(stats[1:]), b""
+    text = await users[0][0].readexactly(length + 2)
+    assert b"\r\nevicted_unauthenticated_clients:1\r\n" in text
+    assert access.refused == {"evicted": 1}
     assert not access.guests
     await server.close()
 

@@ -120,6 +120,11 @@ class Metrics(Collector):
         yield denied
         text = "Connections that have to authenticate and have not yet."
         yield _gauge("stele_unauthenticated_clients", text, len(access.guests))
+        text = "Connections of clients that got no place, or made room before they had authenticated."
+        refused = CounterMetricFamily("stele_client_connections_refused", text, labels=["reason"])
+        for reason in ("full", "evicted"):
+            refused.add_metric([reason], access.refused[reason])
+        yield refused
         text = (
             "Whether the file of users cannot be read, so that changes have no effect, and AUTH is not off."
         )

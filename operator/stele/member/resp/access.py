@@ -6,6 +6,7 @@ has to authenticate, else the rights of its user. Other members trust what comes
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -131,7 +132,8 @@ class Access:
     """Users and level of one member. `level` is None until a master has told it: then users must log in.
 
     `file` is that of the users; while it cannot be read, those of before stay. `guests` are connections that
-    have to authenticate, oldest first.
+    have to authenticate, oldest first. `refused` counts those of them that made room for others, `evicted`,
+    and connections that found none, `full`.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -144,6 +146,7 @@ class Access:
         self._failed = FailedLogins(now)
         self._sessions: Callable[[], Iterable[Session]] = tuple
         self.guests: dict[Guest, None] = {}
+        self.refused = Counter[str]()
 
     def connect(self, sessions: Callable[[], Iterable[Session]]) -> None:
         """Apply changes to these sessions from now on."""
@@ -323,6 +326,8 @@ class Access:
             "acl_access_denied_key": counts["key"] + counts["keyspace"],
             "acl_access_denied_channel": counts["channel"],
             "unauthenticated_clients": len(self.guests),
+            "evicted_unauthenticated_clients": self.refused["evicted"],
+            "rejected_connections": self.refused["full"],
         }
 
 

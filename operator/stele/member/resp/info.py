@@ -30,6 +30,7 @@ _CLIENTS = (
 _STATS = (
     "total_connections_received",
     "rejected_connections",
+    "evicted_unauthenticated_clients",
     "total_commands_processed",
     "tls_handshakes",
     "tls_handshakes_failed",

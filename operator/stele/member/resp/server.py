@@ -106,8 +106,6 @@ class RespServer:
         self._listeners: list[asyncio.Server] = []
         self._counts = {
             "total_connections_received": 0,
-            "rejected_connections": 0,
-            "evicted_unauthenticated_clients": 0,
             "total_commands_processed": 0,
         }
 
@@ -212,11 +210,11 @@ class RespServer:
         if full or (guest and len(guests) >= guests_max):
             oldest = next((each for each in guests if not each.busy), None)
             if oldest is None:
-                self._counts["rejected_connections"] += 1
+                self.access.refused["full"] += 1
                 if full:
                     return f"max number of clients reached: this member accepts {most} (clients_max)"
                 return f"max number of clients without AUTH reached: it is {guests_max} (guests_max)"
-            self._counts["evicted_unauthenticated_clients"] += 1
+            self.access.refused["evicted"] += 1
             oldest.give_way()
             self._open.discard(oldest)
         self._open.add(connection)

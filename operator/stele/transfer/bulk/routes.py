@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from stele.adapters.http import bears
+from stele.adapters.http import bears, send_file
 from stele.core.control.commands import SessionTablet
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError
@@ -136,7 +136,7 @@ class Bulk:
         if not crc.isascii() or not crc.isdigit() or len(crc) > 10:
             raise BadInput(f"crc32c is {crc[:40]!r}; expected that of the run")
         path = self._files.run_path(_load(request), _partition(request), int(crc))
-        return web.FileResponse(path) if path.exists() else _missing(path)
+        return await send_file(request, path) if path.exists() else _missing(path)
 
     async def end(self, request: web.Request) -> web.Response:
         """Delete the pieces of a load."""
