@@ -53,12 +53,30 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     console().print(grid)
 
 
+class Rows:
+    """A table to which rows are added while a command runs; earlier rows stay as they were printed."""
+
+    def __init__(self, headers: Sequence[str]) -> None:
+        self._headers: Sequence[str] | None = headers
+        self._widths = [len(each) for each in headers]
+
+    def add(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print rows, the headers before the first ones."""
+        cells = [[plain(cell) for cell in row] for row in rows]
+        for row in cells:
+            self._widths = [max(pair) for pair in zip(self._widths, map(len, row), strict=True)]
+        if self._headers is not None:
+            cells = [list(self._headers), *cells]
+            self._headers = None
+        for row in cells:
+            padded = (text.ljust(width) for text, width in zip(row, self._widths, strict=True))
+            print("   ".join(padded).rstrip())
+        sys.stdout.flush()
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns as kubectl does; lines are never wrapped, for grep and awk."""
-    cells = [headers, *([plain(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    for row in cells:
-        print("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    Rows(headers).add(rows)
 
 
 def size(number: int) -> str:

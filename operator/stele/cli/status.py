@@ -1,6 +1,6 @@
 """`kubectl stele status`, `members` and `partitions`: reported status and the stored table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,6 +8,7 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
+from stele.cli.row_watch import EverywhereOption, View, WatchOption, check_name, follow_rows, show
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console, Table
@@ -23,22 +24,36 @@ OptionalCluster = Annotated[
 
 
 @on_cluster
-def status(where: Where, cluster: OptionalCluster = None, *, output: OutputOption = None) -> None:
+def status(
+    where: Where,
+    cluster: OptionalCluster = None,
+    *,
+    everywhere: EverywhereOption = False,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
     """Show the state of clusters: phase, members, partitions and migrations; for one cluster also conditions.
 
     \b
     Examples:
       kubectl stele status
+      kubectl stele status -A -w
       kubectl stele status demo -n stele
       kubectl stele status demo -o json | jq .clusters[0].partitions
     """
-    clusters = where.ask(lambda console: console.clusters(cluster))
-    if out.data({"clusters": [_cluster_facts(each) for each in clusters]}, output):
-        return
-    if cluster is not None:
+    check_name(cluster, everywhere=everywhere)
+
+    async def look(console: "Console") -> "list[TabletCluster]":
+        return await console.clusters(cluster, everywhere=everywhere)
+
+    view = _clusters_view(wide=output is Output.WIDE)
+    if watch:
+        where.ask(lambda console: follow_rows(lambda: look(console), view, output, everywhere=everywhere))
+    clusters = where.ask(look)
+    if cluster is not None and output in (None, Output.WIDE):
         _show_cluster(clusters[0])
     else:
-        _list_clusters(clusters, wide=output is Output.WIDE)
+        show(clusters, view, output, everywhere=everywhere)
 
 
 def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
@@ -47,25 +62,25 @@ def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
     return head | desired | cluster.status.model_dump(mode="json", by_alias=False)
 
 
-def _list_clusters(clusters: Sequence["TabletCluster"], wide: bool) -> None:
+def _clusters_view(wide: bool) -> "View[TabletCluster]":
     headers = ["NAME", "PHASE", "MEMBERS", "PARTITIONS", "SAFE", "UNDER-REPLICATED", "LOST", "MIGRATING"]
-    rows = []
-    for each in clusters:
-        status = each.status
-        rows.append(
-            [
-                each.metadata.name,
-                _phase(each),
-                f"{status.members.ready}/{each.spec.members}",
-                str(status.partitions.total),
-                str(status.partitions.safe),
-                str(status.partitions.under_replicated),
-                str(status.partitions.lost),
-                str(status.migrations.active + status.migrations.waiting),
-                *([status.message] if wide else []),
-            ]
-        )
-    out.table([*headers, *(["MESSAGE"] if wide else [])], rows)
+    headers += ["MESSAGE"] if wide else []
+    return View("clusters", headers, lambda each: _cluster_row(each, wide), _cluster_facts)
+
+
+def _cluster_row(each: "TabletCluster", wide: bool) -> list[str]:
+    status = each.status
+    return [
+        each.metadata.name,
+        _phase(each),
+        f"{status.members.ready}/{each.spec.members}",
+        str(status.partitions.total),
+        str(status.partitions.safe),
+        str(status.partitions.under_replicated),
+        str(status.partitions.lost),
+        str(status.migrations.active + status.migrations.waiting),
+        *([status.message] if wide else []),
+    ]
 
 
 def _phase(cluster: "TabletCluster") -> str:
@@ -114,21 +129,37 @@ def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
 
 
 @on_cluster
-def members(where: Where, cluster: OptionalCluster = None, *, output: OutputOption = None) -> None:
+def members(
+    where: Where,
+    cluster: OptionalCluster = None,
+    *,
+    everywhere: EverywhereOption = False,
+    watch: WatchOption = False,
+    output: OutputOption = None,
+) -> None:
     """List members: state, partitions owned and held, and whether their pods can be evicted.
 
     \b
     Examples:
       kubectl stele members
       kubectl stele members demo -n stele -o wide
+      kubectl stele members demo -n stele -w
     """
-    members_found = where.ask(lambda console: console.members(cluster))
-    if out.data({"members": [_member_facts(each) for each in members_found]}, output):
-        return
-    wide = output is Output.WIDE
+    check_name(cluster, everywhere=everywhere)
+
+    async def look(console: "Console") -> "list[TabletMember]":
+        return await console.members(cluster, everywhere=everywhere)
+
+    view = _members_view(wide=output is Output.WIDE)
+    if watch:
+        where.ask(lambda console: follow_rows(lambda: look(console), view, output, everywhere=everywhere))
+    show(where.ask(look), view, output, everywhere=everywhere)
+
+
+def _members_view(wide: bool) -> "View[TabletMember]":
     headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "FREE", "SAFE-TO-EVICT", "NOTE"]
     headers += ["INDEX", "UUID", "ADDRESS", "RESTARTS"] if wide else []
-    out.table(headers, [_member_row(each, wide) for each in members_found])
+    return View("members", headers, lambda each: _member_row(each, wide), _member_facts)
 
 
 def _member_facts(member: "TabletMember") -> dict[str, Any]:

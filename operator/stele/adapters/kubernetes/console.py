@@ -99,21 +99,24 @@ class Console:
         self.namespace = namespace
         self._admin_port = AdminPort(api, namespace)
 
-    async def clusters(self, name: str | None = None) -> list[TabletCluster]:
-        """Return all clusters, or the named one. Raises NotFound with the existing names."""
-        clusters = await self._list(CLUSTERS, TabletCluster)
+    async def clusters(self, name: str | None = None, *, everywhere: bool = False) -> list[TabletCluster]:
+        """Return all clusters, or the named one; `everywhere`: of all namespaces.
+
+        Raises NotFound with the existing names.
+        """
+        clusters = await self._list(CLUSTERS, TabletCluster, everywhere=everywhere)
         return clusters if name is None else [self._named(name, clusters, "TabletCluster")]
 
     async def cluster(self, name: str) -> TabletCluster:
         return (await self.clusters(name))[0]
 
-    async def members(self, cluster: str | None = None) -> list[TabletMember]:
-        """Return members by cluster and index. Raises NotFound when the cluster does not exist."""
+    async def members(self, cluster: str | None = None, *, everywhere: bool = False) -> list[TabletMember]:
+        """Return members by namespace, cluster and index. Raises NotFound without such a cluster."""
         if cluster is not None:
             await self.clusters(cluster)
-        members = await self._list(MEMBERS, TabletMember)
+        members = await self._list(MEMBERS, TabletMember, everywhere=everywhere)
         selected = [each for each in members if cluster in (None, each.spec.cluster)]
-        return sorted(selected, key=lambda each: (each.spec.cluster, each.spec.index))
+        return sorted(selected, key=_place)
 
     async def rebalances(self, cluster: str) -> list[TabletRebalance]:
         """Return the plans of a cluster that still exist."""
@@ -253,9 +256,9 @@ class Console:
         stored = await self._api.get(CONFIG_MAPS, self.namespace, name)
         return stored.get("data") or {}
 
-    async def _list(self, kind: Kind, model: type[R]) -> list[R]:
+    async def _list(self, kind: Kind, model: type[R], *, everywhere: bool = False) -> list[R]:
         try:
-            stored = await self._api.list(kind, self.namespace)
+            stored = await self._api.list(kind, None if everywhere else self.namespace)
         except NotFound:
             text = f"{kind.plural}.stele.dev is not installed in this cluster; install Stele's chart first"
             raise NotFound(text) from None
@@ -275,6 +278,10 @@ class Console:
         raise NotFound(
             f'there is no {kind} "{name}" in namespace "{self.namespace}"; existing are: {existing}'
         )
+
+
+def _place(member: TabletMember) -> tuple[str, str, int]:
+    return member.metadata.namespace, member.spec.cluster, member.spec.index
 
 
 class _Error(msgspec.Struct, frozen=True):
