@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stele.model import TabletCluster, TabletMember, TabletRebalance
     from stele.model.rebalance import HandoverSpec
 
+PAUSED = "spec.migration.paused is true"
+"""One of what keeps the master from migrating: `kubectl stele resume` ends it."""
 PAUSED_ANNOTATION = "stele.dev/paused"
 
 _OVER = frozenset({"Failed", "Superseded"})
@@ -80,28 +82,34 @@ class ClusterView:
     @property
     def obstacles(self) -> list[str]:
         """The settings that keep the master from migrating."""
-        spec, obstacles = self.cluster.spec, []
-        if self.cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
-            obstacles.append(f"annotation {PAUSED_ANNOTATION} is true")
-        if spec.migration.paused:
-            obstacles.append("spec.migration.paused is true")
-        if spec.migration.approval is Approval.MANUAL:
-            obstacles.append(
-                "spec.migration.approval is Manual: plans that only balance wait for kubectl stele approve"
-            )
-        in_force = self.cluster.status.state or spec.state
-        if in_force is not spec.state:
-            obstacles.append(self._pending(in_force))
-        elif spec.state is not ClusterState.ACTIVE:
-            obstacles.append(f"spec.state is {spec.state.value}")
-        return obstacles
+        return obstacles_of(self.cluster)
 
-    def _pending(self, in_force: ClusterState) -> str:
-        """Describe a desired state that is not in force yet, and what it waits for."""
-        text = f"spec.state is {self.cluster.spec.state.value} and {in_force.value} is still in force"
-        paused = find_condition(self.cluster.status.conditions, ConditionType.PAUSED)
-        is_paused = paused is not None and paused.status.value == "True"
-        return f"{text} ({paused.message})" if is_paused and paused is not None else text
+
+def obstacles_of(cluster: "TabletCluster") -> list[str]:
+    """Return the settings that keep the master from migrating."""
+    spec, obstacles = cluster.spec, []
+    if cluster.metadata.annotations.get(PAUSED_ANNOTATION) == "true":
+        obstacles.append(f"annotation {PAUSED_ANNOTATION} is true")
+    if spec.migration.paused:
+        obstacles.append(PAUSED)
+    if spec.migration.approval is Approval.MANUAL:
+        obstacles.append(
+            "spec.migration.approval is Manual: plans that only balance wait for kubectl stele approve"
+        )
+    in_force = cluster.status.state or spec.state
+    if in_force is not spec.state:
+        obstacles.append(_pending(cluster, in_force))
+    elif spec.state is not ClusterState.ACTIVE:
+        obstacles.append(f"spec.state is {spec.state.value}")
+    return obstacles
+
+
+def _pending(cluster: "TabletCluster", in_force: ClusterState) -> str:
+    """Describe a desired state that is not in force yet, and what it waits for."""
+    text = f"spec.state is {cluster.spec.state.value} and {in_force.value} is still in force"
+    paused = find_condition(cluster.status.conditions, ConditionType.PAUSED)
+    is_paused = paused is not None and paused.status.value == "True"
+    return f"{text} ({paused.message})" if is_paused and paused is not None else text
 
 
 async def read_cluster(console: "Console", cluster: str) -> ClusterView:

@@ -19,7 +19,9 @@ NEEDED = ("kopf", "rocksdict", "uvloop")
 def playground(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="up, load, scale, kill, drain, state, status, why or down."),
+        typer.Argument(
+            metavar="COMMAND", help="up, load, scale, kill, drain, state, status, watch, why or down."
+        ),
     ] = None,
 ) -> None:
     """Run a whole cluster on this machine, without Kubernetes, to look at.

@@ -72,7 +72,7 @@ def _cluster_row(each: "TabletCluster", wide: bool) -> list[str]:
     status = each.status
     return [
         each.metadata.name,
-        _phase(each),
+        phase_of(each),
         f"{status.members.ready}/{each.spec.members}",
         str(status.partitions.total),
         str(status.partitions.safe),
@@ -83,7 +83,8 @@ def _cluster_row(each: "TabletCluster", wide: bool) -> list[str]:
     ]
 
 
-def _phase(cluster: "TabletCluster") -> str:
+def phase_of(cluster: "TabletCluster") -> str:
+    """Return the phase, or that there is none yet."""
     phase = cluster.status.phase
     if phase is None:
         return "(not reconciled by the operator yet)"
@@ -110,7 +111,7 @@ def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
     status = cluster.status
     members, partitions, migrations = status.members, status.partitions, status.migrations
     yield "Cluster", f"{cluster.metadata.name} (namespace {cluster.metadata.namespace})"
-    yield "Phase", f"{_phase(cluster)}{': ' if status.message else ''}{status.message}"
+    yield "Phase", f"{phase_of(cluster)}{': ' if status.message else ''}{status.message}"
     yield "Members", f"{members.ready} of {cluster.spec.members} ready, {members.lite} lite"
     yield (
         "Partitions",

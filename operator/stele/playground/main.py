@@ -13,7 +13,7 @@ import typer
 
 from stele.adapters.kubernetes.api import CLUSTERS, PODS
 from stele.adapters.kubernetes.console import Console
-from stele.cli import actions, state, status, why
+from stele.cli import actions, live, state, status, why
 from stele.cli import output as out
 from stele.cli.main import exit_code_of
 from stele.cli.options import OutputOption, Where
@@ -204,6 +204,17 @@ def show_status(*, output: OutputOption = None, folder: FolderOption = DEFAULT) 
     if output in (None, out.Output.WIDE):
         print()
         _command(status.members)(here, NAME, output=output)
+
+
+@app.command()
+def watch(*, folder: FolderOption = DEFAULT) -> None:
+    """Show the cluster as it changes, until Ctrl-C.
+
+    \b
+    Example:
+      kubectl stele playground watch
+    """
+    _command(live.watch)(_here(folder), NAME)
 
 
 @app.command(name="why")
