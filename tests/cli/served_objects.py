@@ -1,6 +1,6 @@
 """Objects of a cluster as an API server has them, and a server that lists them."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from tests.fakes.http import serving
 from tests.fakes.pod_proxy import kubeconfig
 
 Stored = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def cluster(name: str = "demo", namespace: str = "ns", spec: Stored | None = None, **status: Any) -> Stored:
@@ -33,17 +34,44 @@ def plan(name: str = "demo-4-1", of: str = "demo", **status: Any) -> Stored:
     return {"metadata": {"name": name, "namespace": "ns"}, "spec": {"cluster": of}, "status": status}
 
 
+def pod(name: str, *containers: str, of: str = "demo", start: str = "1", restarts: int = 0) -> Stored:
+    """A pod whose containers run; without a `start` they have not begun."""
+    statuses = [
+        {"name": each, "containerID": start and f"{name}-{each}-{start}", "restartCount": restarts}
+        for each in containers
+    ]
+    return {
+        "metadata": {"name": name, "namespace": "ns", "labels": {"stele.dev/cluster": of}},
+        "spec": {"containers": [{"name": each} for each in containers]},
+        "status": {"containerStatuses": statuses},
+    }
+
+
 @asynccontextmanager
-async def listing(folder: Path, stored: Callable[[], dict[str, list[Stored]]]) -> AsyncIterator[Path]:
+async def listing(
+    folder: Path,
+    stored: Callable[[], dict[str, list[Stored]]],
+    *,
+    log: Handler | None = None,
+    proxied: Handler | None = None,
+) -> AsyncIterator[Path]:
     """A kubeconfig of a server with the objects that `stored` has at that moment, by plural.
 
-    It takes merge patches of specs and metadata, two levels deep.
+    It takes merge patches. `log` answers for logs of pods, `proxied` for what is passed on to pods.
     """
 
     def found(request: web.Request) -> list[Stored]:
         namespace = request.match_info.get("namespace")
         objects = stored().get(request.match_info["plural"], [])
-        return [each for each in objects if namespace in (None, each["metadata"]["namespace"])]
+        wanted = (
+            dict([request.query["labelSelector"].split("=")]) if request.query.get("labelSelector") else {}
+        )
+        return [
+            each
+            for each in objects
+            if namespace in (None, each["metadata"]["namespace"])
+            and wanted.items() <= each["metadata"].get("labels", {}).items()
+        ]
 
     async def listed(request: web.Request) -> web.Response:
         return web.json_response({"items": found(request), "metadata": {}})
@@ -56,7 +84,11 @@ async def listing(folder: Path, stored: Callable[[], dict[str, list[Stored]]]) -
                 return web.json_response(each)
         return web.json_response({"kind": "Status", "message": f"{request.path} not found"}, status=404)
 
-    app = web.Application()
+    app, pods = web.Application(), "/api/v1/namespaces/{namespace}/pods/{pod}"
+    if log is not None:
+        app.router.add_get(pods + "/log", log)
+    if proxied is not None:
+        app.router.add_get(pods + "/proxy/{path:.*}", proxied)
     for root in ("/api/v1", "/apis/{group}/{version}"):
         app.router.add_get(root + "/{plural}", listed)
         app.router.add_get(root + "/namespaces/{namespace}/{plural}", listed)

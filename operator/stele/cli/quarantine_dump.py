@@ -1,13 +1,12 @@
 """Writes the entries of a quarantined tablet to a file or to standard output, as JSON lines."""
 
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from stele.cli.options import Where
+from stele.cli.part_file import PartFile, check_new
 from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
@@ -23,33 +22,12 @@ def dump_entries(where: Where, member: str, item: str, path: str, file: Path) ->
     if file == STDOUT:
         where.ask(lambda console: _copy(console, member, item, path, sys.stdout.buffer))
         return
-    if file.exists():
-        raise BadInput(f"{file} exists already: remove it, or name another file")
+    check_new(file)
     try:
-        with _Part(file) as part:
+        with PartFile(file) as part:
             where.ask(lambda console: _copy(console, member, item, path, part))
     except OSError as error:
         raise BadInput(f"{file} cannot be written: {error.strerror}") from None
-
-
-class _Part:
-    """A temporary file beside `file`, which gets that name when all was written, and else is removed."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __enter__(self) -> IO[bytes]:
-        number, self._name = tempfile.mkstemp(prefix=f"{self._file.name}.", dir=self._file.absolute().parent)
-        self._part: IO[bytes] = os.fdopen(number, "wb")
-        return self._part
-
-    def __exit__(self, wrong: object, *_: object) -> None:
-        try:
-            self._part.close()
-            if wrong is None:
-                Path(self._name).rename(self._file)
-        finally:
-            Path(self._name).unlink(missing_ok=True)
 
 
 async def _copy(console: "Console", member: str, item: str, path: str, sink: IO[bytes]) -> None:

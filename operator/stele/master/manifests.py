@@ -23,7 +23,7 @@ from stele.master.secret_volumes import (
 )
 from stele.model import API_VERSION, TabletCluster, TabletMember
 from stele.model.cluster import EngineChoice, JoinAs, ServiceType
-from stele.model.ownership import CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
+from stele.model.ownership import CLUSTER_LABEL, CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
 from stele.model.rollout import FEATURES, RESTARTED_AT
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
@@ -36,7 +36,6 @@ METRICS_PORT, COPIER_PORT = 7004, 7010
 TLS_DIR = "STELE_TLS_DIR"
 """Variable with the folder of a process' certificate."""
 
-CLUSTER_LABEL = "stele.dev/cluster"
 MEMBER_LABEL = "stele.dev/member"
 COMPONENT_LABEL = "stele.dev/component"
 INSTANCE_LABEL = "app.kubernetes.io/instance"

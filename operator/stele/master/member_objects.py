@@ -6,7 +6,6 @@ from typing import Any
 from stele.adapters.kubernetes.api import MEMBERS, PODS
 from stele.core.control.failure_detector import MemberObject
 from stele.core.table.ids import MemberIndex
-from stele.master import manifests
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.maintenance import Maintenance
@@ -16,7 +15,7 @@ from stele.master.pods import node_of, pod_facts
 from stele.master.restarts import Restarts
 from stele.model import TabletCluster, TabletMember, Unreadable
 from stele.model.member import accepted_copies
-from stele.model.ownership import belongs_to
+from stele.model.ownership import CLUSTER_LABEL, belongs_to
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class MemberObjects:
 
     def stored(self) -> list[Object]:
         """Return the members' objects in the cache, also those that cannot be parsed."""
-        labelled = self._cache.labelled(MEMBERS, self._namespace, manifests.CLUSTER_LABEL, self._cluster_name)
+        labelled = self._cache.labelled(MEMBERS, self._namespace, CLUSTER_LABEL, self._cluster_name)
         return [each for each in labelled if belongs_to(each, self._cluster_uid)]
 
     def parse(self, stored: Object) -> TabletMember | Unreadable:

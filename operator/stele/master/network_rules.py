@@ -10,7 +10,6 @@ from typing import Any
 from stele.adapters.kubernetes import bulk_job
 from stele.master.manifests import (
     ADMIN_PORT,
-    CLUSTER_LABEL,
     CLUSTER_PORT,
     COMPONENT_LABEL,
     COPIER_PORT,
@@ -26,6 +25,7 @@ from stele.master.manifests import (
 )
 from stele.model import TabletCluster
 from stele.model.network_policy import Peer
+from stele.model.ownership import CLUSTER_LABEL
 from stele.wire.pods import (
     COPIER_LABEL,
     DRIVER_BLOCK_PORT,

@@ -7,7 +7,7 @@ from stele.errors import SteleError
 from stele.master import manifests
 from stele.master.revision import revision_of
 from stele.model import TabletCluster
-from stele.model.ownership import belongs_to
+from stele.model.ownership import CLUSTER_LABEL, belongs_to
 from stele.model.rollout import FEATURES, Revision
 
 REVISIONS_KEPT = 10
@@ -30,7 +30,7 @@ class RevisionHistory:
         noted = name, cluster.status.features
         if noted == self._noted:
             return
-        selector = f"{manifests.CLUSTER_LABEL}={cluster.metadata.name}"
+        selector = f"{CLUSTER_LABEL}={cluster.metadata.name}"
         listed = await self._api.list(REVISIONS, cluster.metadata.namespace, selector)
         kept = sorted(
             (each for each in listed if belongs_to(each, cluster.metadata.uid)),

@@ -29,7 +29,7 @@ from stele.master.status import invalid
 from stele.master.status_writer import patch_status
 from stele.model import TabletCluster, Unreadable
 from stele.model.cluster_status import TabletClusterStatus
-from stele.model.ownership import NameLeaves, NameTaken
+from stele.model.ownership import CLUSTER_LABEL, NameLeaves, NameTaken
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +116,7 @@ class Supervisor:
 
     def _changed(self, kind: Kind, stored: dict[str, Any]) -> None:
         meta = stored["metadata"]
-        name = (meta.get("labels") or {}).get(manifests.CLUSTER_LABEL) or stored.get("spec", {}).get(
-            "cluster"
-        )
+        name = (meta.get("labels") or {}).get(CLUSTER_LABEL) or stored.get("spec", {}).get("cluster")
         key = (meta["namespace"], meta["name"] if kind is CLUSTERS else str(name))
         if kind is CLUSTERS:
             self._woken.set()

@@ -24,9 +24,8 @@ from stele.adapters.kubernetes.api import (
 )
 from stele.adapters.kubernetes.login import Login
 from stele.master.cache import Cache
-from stele.master.manifests import CLUSTER_LABEL
 from stele.master.settings import ALL_NAMESPACES
-from stele.model.ownership import CLUSTER_UID_LABEL
+from stele.model.ownership import CLUSTER_LABEL, CLUSTER_UID_LABEL
 
 WATCHED = (CLUSTERS, MEMBERS, REBALANCES, KEYSPACES, USERS, PODS, CLAIMS)
 

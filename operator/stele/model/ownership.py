@@ -8,6 +8,7 @@ from typing import Any
 
 from stele.errors import Refused, Unavailable
 
+CLUSTER_LABEL = "stele.dev/cluster"
 CLUSTER_UID_LABEL = "stele.dev/cluster-uid"
 
 SPEC_COPY = "stele.dev/cluster-spec"

@@ -256,14 +256,37 @@ class Api:
         A body may be JSON or a stream of any length. Without an answer of status 200, it raises as a GET
         does: the request may be repeated.
         """
-        assert self._session is not None, "use the client inside `async with`"
-        url = f"{self._login.server.rstrip('/')}{PODS.path(*place)}/proxy{path}"
-        given = {**headers, **self._authorization()}
         data = json.dumps(body).encode() if isinstance(body, dict) else body
+        way = f"{PODS.path(*place)}/proxy{path}"
+        async with self._long(method, way, data=data, headers=headers) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def log(
+        self, namespace: str, pod: str, query: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the log of a container, to be read in the block. Raises as a GET does."""
+        async with self._long("GET", PODS.path(namespace, pod, "log"), query=query) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _long(
+        self,
+        method: str,
+        path: str,
+        *,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield an answer of status 200 that may be of any length, and may pause."""
+        assert self._session is not None, "use the client inside `async with`"
+        given = {**(headers or {}), **self._authorization()}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
+        url = self._login.server.rstrip("/") + path
         try:
             async with self._session.request(
-                method, url, data=data, headers=given, timeout=timeout, allow_redirects=False
+                method, url, params=query, data=data, headers=given, timeout=timeout, allow_redirects=False
             ) as answer:
                 if answer.status >= 300:
                     raise await refusal_of(path, answer)

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from kubernetes.aio import config
 
+from stele.adapters.kubernetes import pod_logs
 from stele.adapters.kubernetes.admin_port import ERROR_BYTES_MAX, AdminPort
 from stele.adapters.kubernetes.api import (
     CLAIMS,
@@ -30,6 +31,7 @@ from stele.adapters.kubernetes.api import (
 )
 from stele.adapters.kubernetes.bulk_job import BulkJob, running
 from stele.adapters.kubernetes.login import Login, log_in
+from stele.adapters.kubernetes.pod_logs import Container
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
@@ -243,6 +245,15 @@ class Console:
         """
         async for chunk in self._admin_port.stream(member, path):
             yield chunk
+
+    async def pods(self, cluster: str) -> list[Object]:
+        """Return the pods of a cluster. Raises NotFound with the existing clusters."""
+        await self.cluster(cluster)
+        return await pod_logs.pods_of(self._api, self.namespace, cluster)
+
+    def log_lines(self, container: Container, **query: str) -> AsyncIterator[bytes]:
+        """Iterate the lines of a container's log; see `pod_logs.lines_of`."""
+        return pod_logs.lines_of(self._api, self.namespace, container, **query)
 
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
         """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""
