@@ -1,6 +1,6 @@
 """Objects of a cluster as an API server has them, and a server that lists them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,12 @@ async def listing(
     *,
     log: Handler | None = None,
     proxied: Handler | None = None,
+    forbidden: Collection[str] = (),
 ) -> AsyncIterator[Path]:
     """A kubeconfig of a server with the objects that `stored` has at that moment, by plural.
 
     It takes merge patches. `log` answers for logs of pods, `proxied` for what is passed on to pods.
+    Nobody may list the kinds that are `forbidden`.
     """
 
     def found(request: web.Request) -> list[Stored]:
@@ -74,6 +76,9 @@ async def listing(
         ]
 
     async def listed(request: web.Request) -> web.Response:
+        if request.match_info["plural"] in forbidden:
+            message = f"{request.match_info['plural']} is forbidden"
+            return web.json_response({"kind": "Status", "message": message}, status=403)
         return web.json_response({"items": found(request), "metadata": {}})
 
     async def one(request: web.Request) -> web.Response:
@@ -84,11 +89,15 @@ async def listing(
                 return web.json_response(each)
         return web.json_response({"kind": "Status", "message": f"{request.path} not found"}, status=404)
 
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"gitVersion": "v1.34.1"})
+
     app, pods = web.Application(), "/api/v1/namespaces/{namespace}/pods/{pod}"
     if log is not None:
         app.router.add_get(pods + "/log", log)
     if proxied is not None:
         app.router.add_get(pods + "/proxy/{path:.*}", proxied)
+    app.router.add_get("/version", version)
     for root in ("/api/v1", "/apis/{group}/{version}"):
         app.router.add_get(root + "/{plural}", listed)
         app.router.add_get(root + "/namespaces/{namespace}/{plural}", listed)

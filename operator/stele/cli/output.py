@@ -89,6 +89,14 @@ def size(number: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def progress(text: str, *, last: bool = False) -> None:
+    """Say on standard error what is done now, over the line before where that is a terminal."""
+    if sys.stderr.isatty():
+        print(plain(text)[:78].ljust(78), end="\n" if last else "\r", file=sys.stderr, flush=True)
+    else:
+        print(plain(text), file=sys.stderr, flush=True)
+
+
 def plain(text: str) -> str:
     """Return text of others without what a terminal would obey, such as escape sequences."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

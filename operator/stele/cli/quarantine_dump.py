@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from stele.cli import output as out
 from stele.cli.options import Where
 from stele.cli.part_file import PartFile, check_new
 from stele.errors import BadInput, SteleError
@@ -40,13 +41,13 @@ async def _copy(console: "Console", member: str, item: str, path: str, sink: IO[
             done, last = done + chunk.count(b"\n"), chunk[-1:]
             if time.monotonic() - shown > PROGRESS_SECONDS:
                 shown = time.monotonic()
-                _progress(f"{done} of about {expected} entries")
+                out.progress(f"{done} of about {expected} entries")
         if last != b"\n":
             raise SteleError(f"{member}: the last line is cut off", "INCOMPLETE")
         sink.flush()
     except SteleError as error:
         raise type(error)(f"{error.text}; the dump is incomplete: run it again", error.code) from error
-    _progress(f"{done} entries of {item} of {member}", end="\n")
+    out.progress(f"{done} entries of {item} of {member}", last=True)
 
 
 async def _expected(console: "Console", member: str, item: str) -> int:
@@ -59,8 +60,3 @@ async def _expected(console: "Console", member: str, item: str) -> int:
         there = ", ".join(entries) or "none"
         raise BadInput(f"{item} is not in the quarantine of {member}; its tablets there are: {there}")
     return entries[item]
-
-
-def _progress(text: str, end: str = "") -> None:
-    end = end or ("\r" if sys.stderr.isatty() else "\n")
-    print(text.ljust(60) if sys.stderr.isatty() else text, end=end, file=sys.stderr, flush=True)

@@ -6,9 +6,11 @@ with the certificate of administrators.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 
 from stele.adapters.body import read_body
 from stele.adapters.kubernetes import admin_tls
@@ -27,7 +29,10 @@ from stele.core.security.identity import Role
 from stele.errors import Corrupt, Refused, SteleError
 from stele.model import TabletCluster
 from stele.model.common import Unreadable
+from stele.wire.unreadable import UNREADABLE
 
+METRICS_PORT = 7004
+T = TypeVar("T")
 Query = Mapping[str, str]
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Largest answer of a member that is read as a whole; one page of tablets has about 2 MiB at most."""
@@ -65,6 +70,14 @@ class AdminPort:
         if status == HTTPStatus.FORBIDDEN and admin:
             raise Refused(f"{error_of(method, path, status, text).text}; {admin}", "FORBIDDEN")
         return status, body
+
+    async def metrics(self, member: str) -> bytes:
+        """Return the metrics of a member, which are at a port that is asked without TLS."""
+        place, path = (self._namespace, f"{quote(member, safe='')}:{METRICS_PORT}"), "/metrics"
+        status, body = await self._api.to_pod("GET", place, path, {}, _reading(member))
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise error_of("GET", path, status, body[:ERROR_BYTES_MAX].decode(errors="replace"))
+        return body
 
     async def stream(self, member: str, path: str) -> AsyncGenerator[bytes]:
         """Iterate the body of the answer to a GET, however large."""
@@ -141,3 +154,14 @@ def _reading(member: str) -> Callable[[aiohttp.ClientResponse], Awaitable[bytes]
 
 def _pod(member: str) -> str:
     return f"{quote(member, safe='')}:{ADMIN_PORT}"
+
+
+def decoded(member: str, path: str, body: bytes, form: type[T]) -> T:
+    """Return a member's answer of this form. Raises Corrupt for another one."""
+    try:
+        return msgspec.json.decode(body, type=form)
+    except UNREADABLE as error:
+        raise Corrupt(
+            f"{member} answered {path} with what this command cannot read ({error}): "
+            "use kubectl stele of the same version as the member (kubectl stele version)"
+        ) from error

@@ -175,6 +175,10 @@ class Api:
                 return objects
             query = {**query, "continue": token}
 
+    async def version(self) -> Object:
+        """Return the version of the API server."""
+        return await self._send("GET", "/version")
+
     async def create(self, kind: Kind, namespace: str, body: Mapping[str, Any]) -> Object:
         return await self._send("POST", kind.path(namespace), body)
 
@@ -371,6 +375,8 @@ async def refusal_of(path: str, answer: aiohttp.ClientResponse) -> SteleError:
 
 def _verb_and_kind(method: str, path: str) -> tuple[str, str]:
     """Return what a path of the API asks for, as in Kubernetes' rules of access."""
+    if not path.startswith("/api"):
+        return "get", path.strip("/")
     parts = path.split("/")[3 if path.startswith("/api/") else 4 :]
     if parts[0] == "namespaces" and len(parts) > 2:
         parts = parts[2:]

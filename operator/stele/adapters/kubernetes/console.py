@@ -15,7 +15,7 @@ import msgspec
 from kubernetes.aio import config
 
 from stele.adapters.kubernetes import pod_logs
-from stele.adapters.kubernetes.admin_port import ERROR_BYTES_MAX, AdminPort
+from stele.adapters.kubernetes.admin_port import ERROR_BYTES_MAX, AdminPort, decoded
 from stele.adapters.kubernetes.api import (
     CLAIMS,
     CLUSTERS,
@@ -32,6 +32,7 @@ from stele.adapters.kubernetes.api import (
 from stele.adapters.kubernetes.bulk_job import BulkJob, running
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.kubernetes.pod_logs import Container
+from stele.adapters.kubernetes.report_source import ReportSource
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
@@ -228,7 +229,7 @@ class Console:
         """
         status, body = await self._admin_port.ask(method, member, path, query)
         if status < HTTPStatus.MULTIPLE_CHOICES:
-            return _decoded(member, path, body, form)
+            return decoded(member, path, body, form)
         try:
             answer = msgspec.json.decode(body, type=_Error)
         except UNREADABLE:
@@ -254,6 +255,10 @@ class Console:
     def log_lines(self, container: Container, **query: str) -> AsyncIterator[bytes]:
         """Iterate the lines of a container's log; see `pod_logs.lines_of`."""
         return pod_logs.lines_of(self._api, self.namespace, container, **query)
+
+    def report_source(self, cluster: str) -> ReportSource:
+        """Return what a support bundle of the cluster is made of."""
+        return ReportSource(self._api, self.namespace, cluster, self._admin_port)
 
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
         """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""
@@ -301,16 +306,6 @@ class _Error(msgspec.Struct, frozen=True):
     kind: str = ""
     code: str | int = ""
     detail: str = ""
-
-
-def _decoded(member: str, path: str, body: bytes, form: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body, type=form)
-    except UNREADABLE as error:
-        raise Corrupt(
-            f"{member} answered {path} with what this command cannot read ({error}): "
-            "use kubectl stele of the same version as the member (kubectl stele version)"
-        ) from error
 
 
 def _answered(member: str, status: int, found: _Error, text: str) -> SteleError:

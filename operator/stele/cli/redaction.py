@@ -1,0 +1,76 @@
+"""What is left out of a support bundle: environments, commands, passwords, keys and tokens."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LEFT_OUT = "(left out)"
+
+_OWN = "stele.dev/"
+_COPIED = f"{_OWN}cluster-spec"
+"""Annotation with the text of a whole spec."""
+
+_SECRET_NAME = re.compile(
+    r"pass(word|wd|phrase)?$|secret$|token$|credential|private.?key|api.?key|access.?key", re.I
+)
+"""Fields whose text may be a secret; `secretName` and the like have names."""
+
+_WORDS = (
+    r"(?:requirepass|masterauth|redis(?:cli)?_?auth|pass(?:word|wd|phrase)?|secret|token|api[-_]?key|"
+    r"credentials?)"
+)
+_TEXTS = (
+    re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.S),
+    re.compile(r"\beyJ[\w-]{8,2000}\.[\w-]{8,}\.[\w-]*"),
+    re.compile(r"(?<=://)[^\s/@:]{0,200}:[^\s/@]{1,200}(?=@)"),
+    re.compile(r"(?i)\b(?:bearer|basic)\s+[\w.~+/=-]{6,}"),
+)
+_VALUES = (
+    re.compile(rf"(?i)(\b[\w.-]{{0,40}}{_WORDS}[\"']?\s*[:=]\s*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+)"),
+    re.compile(
+        r"((?:^|[\s\"'\[])(?:AUTH|auth)[\"', \t]+)([^\s\"',\]]+(?:[\"', \t]+[^\s\"',\]]+)?)",
+        re.M,
+    ),
+    re.compile(r"(?i)(--(?:pass(?:word)?|auth|token|secret)[\"',\s=]+|\s-a\s+)([^\s\"',\]]+)"),
+    re.compile(r"()((?<=\s)[<>#][!-~]{6,})(?=\s|$)", re.M),
+)
+"""Values after a word, the part before them being kept. AUTH may have a user before the password; the last
+are passwords in rules of users."""
+
+
+def without_secrets(stored: Any) -> Any:
+    """Return an object of Kubernetes without what may be secret in its fields."""
+    if isinstance(stored, list):
+        return [without_secrets(each) for each in stored]
+    if isinstance(stored, str):
+        return text_without_secrets(stored)
+    if not isinstance(stored, Mapping):
+        return stored
+    return {key: _field(key, value) for key, value in stored.items()}
+
+
+def _field(key: str, value: Any) -> Any:
+    if key in ("env", "httpHeaders") and isinstance(value, list):
+        return [{**each, "value": LEFT_OUT} if "value" in each else each for each in value]
+    if key in ("command", "args") and isinstance(value, list):
+        return [LEFT_OUT]
+    if key == "annotations" and isinstance(value, Mapping):
+        return {name: _annotation(name, text) for name, text in value.items()}
+    if key == "managedFields":
+        return []
+    if isinstance(value, str) and _SECRET_NAME.search(key):
+        return LEFT_OUT
+    return without_secrets(value)
+
+
+def _annotation(name: str, text: str) -> str:
+    return text_without_secrets(text) if name.startswith(_OWN) and name != _COPIED else LEFT_OUT
+
+
+def text_without_secrets(text: str) -> str:
+    """Return text without what looks like a password, a key or a token."""
+    for pattern in _TEXTS:
+        text = pattern.sub(LEFT_OUT, text)
+    for pattern in _VALUES:
+        text = pattern.sub(lambda found: f"{found[1]}{LEFT_OUT}", text)
+    return text

@@ -1,0 +1,235 @@
+"""`report`: what is in the bundle, what never is, and that no half of one is left."""
+
+import json
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from stele.cli import report
+from stele.cli.redaction import LEFT_OUT, text_without_secrets, without_secrets
+from tests.cli.conftest import Ran, Run
+from tests.cli.served_objects import cluster, listing, member, plan, pod
+from tests.cli.test_tablets import Shell
+
+PLANTED = "hunter2planted"
+JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJ{PLANTED}.sig-{PLANTED}"
+KEY = f"-----BEGIN EC PRIVATE KEY-----\n{PLANTED}\n-----END EC PRIVATE KEY-----"
+LINES = [
+    f"password={PLANTED}",
+    f'{{"password": "{PLANTED}"}}',
+    f"client sent AUTH {PLANTED}",
+    f"client sent AUTH app {PLANTED} again",
+    f"Authorization: Bearer {PLANTED}",
+    f"REDISCLI_AUTH={PLANTED} redis-cli",
+    f"redis://app:{PLANTED}@demo-client:6379/0",
+    f"redis-cli --pass {PLANTED} -p 6379",
+    f"redis-cli -a {PLANTED}",
+    f"requirepass: '{PLANTED}'",
+    f"STELE_POD_TOKEN: {PLANTED}",
+    f"user app on >{PLANTED} ~*",
+    JWT,
+    KEY,
+]
+TEMPLATE = {
+    "env": [{"name": "ANY", "value": PLANTED}, {"name": "REF", "valueFrom": {"secretKeyRef": {"name": "s"}}}],
+    "containers": [
+        {
+            "name": "sidecar",
+            "command": ["run", PLANTED],
+            "args": [PLANTED],
+            "env": [{"name": "X", "value": PLANTED}],
+            "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "X-Key", "value": PLANTED}]}},
+        }
+    ],
+    "annotations": {"example.com/note": PLANTED},
+}
+
+
+def objects() -> dict[str, list[Any]]:
+    """The objects of a cluster, with a secret wherever a field can have one."""
+    here = {"namespace": "ns"}
+    stored = cluster(spec={"podTemplate": TEMPLATE})
+    stored["metadata"] |= {
+        "annotations": {
+            "kubectl.kubernetes.io/last-applied-configuration": json.dumps({"spec": TEMPLATE}),
+            "stele.dev/paused": "true",
+        },
+        "managedFields": [{"manager": PLANTED}],
+    }
+    owned = {"labels": {"stele.dev/cluster-uid": "uid-demo"}, **here}
+    claim = {
+        "metadata": {
+            "name": "demo-0",
+            "annotations": {"stele.dev/cluster-spec": json.dumps(TEMPLATE)},
+            **owned,
+        }
+    }
+    running = pod("demo-0", "member", "transfer", restarts=1)
+    running["spec"]["containers"][0] |= {"image": "stele-member:1", "env": TEMPLATE["env"]}
+    events = [
+        {"metadata": {"name": str(n), **here}, "involvedObject": {"name": "demo-0"}, "message": line}
+        for n, line in enumerate(LINES)
+    ]
+    foreign = {"metadata": {"name": "x", **here}, "involvedObject": {"name": "else"}, "message": "foreign"}
+    return {
+        "tabletclusters": [stored, cluster("other")],
+        "tabletmembers": [member(0), member(0, "other")],
+        "tabletrebalances": [plan(reason=f"password={PLANTED}")],
+        "pods": [running, pod("other-0", "member", of="other")],
+        "persistentvolumeclaims": [claim],
+        "configmaps": [
+            {"metadata": {"name": "demo-table", **owned}, "data": {"head": "{}"}},
+            {"metadata": {"name": "settings-of-others", **here}, "data": {"any": PLANTED}},
+        ],
+        "controllerrevisions": [{"metadata": {"name": "demo-1", **owned}, "data": {"podTemplate": TEMPLATE}}],
+        "secrets": [{"metadata": {"name": "demo-admin-tls", **owned}, "data": {"tls.key": PLANTED}}],
+        "events": [*events, foreign],
+    }
+
+
+async def log(request: web.Request) -> web.Response:
+    which = "before" if request.query["previous"] == "true" else "now"
+    return web.Response(text="\n".join([f"{which} begins", *LINES, "the end"]))
+
+
+async def proxied(request: web.Request) -> web.Response:
+    path = request.match_info["path"]
+    if path == "metrics":
+        return web.Response(text=f'stele_up{{token="{PLANTED}"}} 1\nstele_down 0\n')
+    if path == "v1/sessions":
+        return web.json_response({"code": "CLOSED", "detail": f"password={PLANTED}"}, status=500)
+    return web.json_response({"asked": path, "pass": PLANTED, "log": LINES})
+
+
+async def written(run: Run, folder: Path, *words: str, **how: Any) -> tuple[Ran, dict[str, str]]:
+    """What the command says, and the files of the bundle."""
+    file = folder / "bundle.tar.gz"
+    async with listing(folder, objects, **({"log": log, "proxied": proxied} | how)) as path:
+        ran = await Shell(run, path)("report", "demo", str(file), *words)
+    if not file.exists():
+        return ran, {}
+    with tarfile.open(file) as archive:
+        found = {}
+        for info in archive:
+            content = archive.extractfile(info)
+            assert content is not None
+            found[info.name] = content.read().decode()
+    return ran, found
+
+
+async def test_a_bundle_has_everything_but_secrets(run: Run, tmp_path: Path) -> None:
+    ran, files = await written(run, tmp_path)
+    assert (ran.code, ran.out) == (0, f"{tmp_path / 'bundle.tar.gz'}\n")
+    assert (tmp_path / "bundle.tar.gz").stat().st_mode & 0o077 == 0
+    assert [name for name, text in files.items() if PLANTED in text] == []
+    assert {
+        "demo/versions.json",
+        "demo/errors.txt",
+        "demo/table.json",
+        "demo/objects/tabletclusters.json",
+        "demo/objects/events.json",
+        "demo/members/demo-0/tablets.json",
+        "demo/members/demo-0/metrics.txt",
+        "demo/logs/demo-0/member.log",
+        "demo/logs/demo-0/member.previous.log",
+        "demo/logs/demo-0/transfer.log",
+    } <= files.keys()
+    assert not any("secret" in name for name in files)
+    (only,) = json.loads(files["demo/objects/tabletclusters.json"])
+    assert only["metadata"]["annotations"]["stele.dev/paused"] == "true"
+    assert only["spec"]["podTemplate"]["env"][1]["valueFrom"] == {"secretKeyRef": {"name": "s"}}
+    assert [each["metadata"]["name"] for each in json.loads(files["demo/objects/configmaps.json"])] == [
+        "demo-table"
+    ]
+    assert "foreign" not in files["demo/objects/events.json"]
+    assert "v1.34.1" in files["demo/versions.json"]
+    assert "stele-member:1" in files["demo/versions.json"]
+    shown = files["demo/logs/demo-0/member.log"]
+    assert shown.startswith("now begins\n")
+    assert shown.endswith("the end\n")
+    assert files["demo/logs/demo-0/member.previous.log"].startswith("before begins")
+    assert "stele_down 0" in files["demo/members/demo-0/metrics.txt"]
+
+
+async def test_what_cannot_be_read_is_named_and_the_rest_is_there(run: Run, tmp_path: Path) -> None:
+    ran, files = await written(run, tmp_path, forbidden=["events", "pods"])
+    assert ran.code == 0
+    missing = files["demo/errors.txt"].splitlines()
+    assert [line.split(":")[0] for line in missing] == [
+        "versions.json",
+        "objects/pods.json",
+        "objects/operators.json",
+        "objects/events.json",
+        "members/demo-0/sessions.json",
+    ]
+    assert "5 things could not be read; errors.txt in it names them" in ran.err
+    assert "demo/members/demo-0/tablets.json" in files
+
+
+async def test_an_interrupt_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "_log", interrupted)
+    ran, _ = await written(run, tmp_path)
+    assert ran.code == 130
+    assert [each.name for each in tmp_path.iterdir()] == ["kubeconfig"]
+
+
+async def test_a_file_that_is_there_and_a_cluster_that_is_not(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    file.write_text("mine")
+    async with listing(tmp_path, objects) as path:
+        ask = Shell(run, path)
+        ran = await ask("report", "demo", str(file))
+        assert (ran.code, "exists already" in ran.err, file.read_text()) == (2, True, "mine")
+        ran = await ask("report", "demo", str(tmp_path / "no" / "file"))
+        assert (ran.code, "cannot be written: No such file" in ran.err) == (2, True)
+        ran = await ask("report", "demi", str(tmp_path / "new"))
+        assert (ran.code, 'there is no TabletCluster "demi"' in ran.err) == (1, True)
+        assert not (tmp_path / "new").exists()
+
+
+async def test_large_logs_and_bundles_are_cut(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "LOG_BYTES_MAX", 50)
+    _, files = await written(run, tmp_path)
+    assert files["demo/logs/demo-0/member.log"].endswith("(the rest is left out: 50 bytes)\n")
+    (tmp_path / "bundle.tar.gz").unlink()
+    monkeypatch.setattr(report, "REPORT_BYTES_MAX", 4_000)
+    ran, files = await written(run, tmp_path)
+    assert ran.code == 0
+    assert "bytes more than the 4000 of a report" in files.pop("demo/errors.txt")
+    assert sum(map(len, files.values())) <= 4_000
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_secrets_in_text_are_left_out_and_the_rest_stays(line: str) -> None:
+    found = text_without_secrets(f"before it: {line}\nafter it")
+    assert (PLANTED in found, LEFT_OUT in found) == (False, True)
+    assert found.startswith("before it: ")
+    assert found.endswith("\nafter it")
+
+
+def test_names_of_secrets_stay() -> None:
+    stored = {"secretName": "demo-tls", "secretRef": {"name": "pw"}, "tokens": 3}
+    assert without_secrets(stored) == stored
+    text = "member demo-0: 12 partitions are safe, author unknown; passed 3 of 4"
+    assert text_without_secrets(text) == text
+
+
+@pytest.mark.parametrize("piece", ["a-", "eyJ-", "://a:", "AUTH a ", "<aaaaaaa", "password", "-----BEGIN "])
+def test_lines_that_fit_no_pattern_take_no_time(piece: str) -> None:
+    begun = time.monotonic()
+    text_without_secrets(piece * (65_536 // len(piece)))
+    assert time.monotonic() - begun < 20
+
+
+async def test_progress_is_said(run: Run, tmp_path: Path) -> None:
+    ran, _ = await written(run, tmp_path)
+    assert "reading logs/demo-0/member.log" in ran.err
