@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stele.cli import accept_copy
+from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import Member, Partition
 from stele.model import TabletCluster, TabletMember
 from tests.cli.conftest import Run
@@ -56,7 +57,7 @@ class Desk:
         row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
         members = [Member(n, f"demo-{n}", f"uuid-{n}", "") for n in range(3)]
         rows = (*(Partition(1, (0, 1)) for _ in range(3)), row)
-        return SimpleNamespace(head=SimpleNamespace(members=members), rows=rows)
+        return SimpleNamespace(head=SimpleNamespace(members=members, groups=NO_GROUPS), rows=rows)
 
     async def ask_member(self, method: str, member: str, path: str, form: Any) -> Any:
         self.done.append((method, path))

@@ -8,8 +8,8 @@ import pytest
 
 from stele.adapters.kubernetes.api import NotFound
 from stele.adapters.kubernetes.console import Console
-from stele.cli.why import copied_lines, failing_lines
 from stele.core.control import commands as m
+from stele.explain.why import copied_lines, failing_lines
 from stele.model import TabletRebalance
 from tests.cli.conftest import Run
 from tests.cli.test_tablets import shell

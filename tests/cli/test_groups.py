@@ -9,12 +9,12 @@ from rich.console import Console
 
 from stele.adapters.kubernetes.console import Table
 from stele.cli import status
-from stele.cli.cluster_view import ClusterView
 from stele.cli.plan_view import show
-from stele.cli.situation import planned
-from stele.cli.why import View
 from stele.core.table.groups import NO_GROUPS
-from stele.core.table.table import Member, Partition
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.explain.cluster_view import ClusterView
+from stele.explain.situation import planned
+from stele.explain.why import View
 from stele.model import TabletCluster, TabletMember
 from stele.wire.configmap import Head
 from tests.cli.conftest import Run
@@ -53,7 +53,8 @@ def view() -> ClusterView:
         )
         for each in MEMBERS
     }
-    return ClusterView(cluster, members, Table(HEAD, ROWS))
+    table = PartitionTable(ROWS, {each.index: each for each in MEMBERS}, GROUPS)
+    return ClusterView(cluster, members, table)
 
 
 def test_partitions_say_to_which_keyspace_they_belong(run: Run, desk: Desk) -> None:

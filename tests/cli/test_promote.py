@@ -1,15 +1,13 @@
 """`kubectl stele promote`, and what `plan` and `why` make of members that change their role."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stele.cli import promote, waiting
-from stele.cli.cluster_view import ClusterView
-from stele.core.table.groups import NO_GROUPS
-from stele.core.table.table import Member, Partition
+from stele.core.table.table import Member, Partition, PartitionTable
+from stele.explain.cluster_view import ClusterView
 from stele.model import TabletCluster, TabletMember
 from tests.cli.conftest import Run
 
@@ -93,9 +91,8 @@ def test_a_plan_counts_a_promoted_member_and_empties_one_that_becomes_lite() -> 
     cluster = TabletCluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})
     wanted = {0: (False, False), 1: (True, False), 2: (True, True), 3: (False, True)}
     members = {n: member(n, wanted=want, lite=lite) for n, (want, lite) in wanted.items()}
-    listed = [Member(n, f"demo-{n}", f"uuid-{n}", "", lite) for n, (_, lite) in wanted.items()]
-    head: Any = SimpleNamespace(members=listed, groups=NO_GROUPS)
-    table: Any = SimpleNamespace(head=head, rows=(Partition(1, (0, 1)), Partition(1, (1, 0))))
+    listed = {n: Member(n, f"demo-{n}", f"uuid-{n}", "", lite) for n, (_, lite) in wanted.items()}
+    table = PartitionTable((Partition(1, (0, 1)), Partition(1, (1, 0))), listed)
     situation = ClusterView(cluster, members, table).situation
     assert {each.index: each.leaving for each in situation.members} == {0: False, 1: True, 3: False}
     assert situation.lite == {2}

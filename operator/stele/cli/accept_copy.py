@@ -16,8 +16,8 @@ from stele.errors import BadInput
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
-    from stele.cli.cluster_view import ClusterView
     from stele.core.table.table import Partition
+    from stele.explain.cluster_view import ClusterView
     from stele.wire.admin import QuarantinedTablet, TabletFacts
 
 WAIT_SECONDS = 30.0
@@ -59,9 +59,9 @@ async def _look(console: "Console", member: str, item: str) -> _Lost:
         raise BadInput(f'there is no TabletMember "{member}" in namespace "{console.namespace}"')
     view = await read_cluster(console, found.spec.cluster)
     number, generation = map(int, item.split("/"))
-    if number >= len(view.table.rows):
-        raise BadInput(f"partition {number} does not exist: there are 0 to {len(view.table.rows) - 1}")
-    row = view.table.rows[number]
+    if number >= len(view.table.partitions):
+        raise BadInput(f"partition {number} does not exist: there are 0 to {len(view.table.partitions) - 1}")
+    row = view.table.partitions[number]
     _check_lost(view, number, row, found.spec.index)
     copy = await _copy(console, member, number, generation)
     names = ", ".join(_named(view, index) for index in row.replicas if index is not None)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stele.adapters.kubernetes.console import Console
-    from stele.cli.cluster_view import ClusterView
+    from stele.explain.cluster_view import ClusterView
     from stele.model import TabletRebalance
 
 REFUSALS_SHOWN_MAX = 10
@@ -62,7 +62,8 @@ def handover(
 
 async def _hand_over(console: "Console", member: str, to: str | None) -> str:
     """Print what will be done, and create the TabletRebalance unless there is one. Return its name."""
-    from stele.cli.cluster_view import cluster_of, handovers, read_cluster
+    from stele.cli.cluster_view import cluster_of, read_cluster
+    from stele.explain.cluster_view import handovers
 
     cluster = await cluster_of(console, member)
     view = await read_cluster(console, cluster)
@@ -82,9 +83,9 @@ async def _hand_over(console: "Console", member: str, to: str | None) -> str:
 
 
 def _preview(view: "ClusterView", member: int, to: int | None) -> "Iterator[str]":
-    from stele.cli.plan_view import refusal_lines
-    from stele.cli.situation import Outcome
     from stele.core.placement.handover import handover as planned
+    from stele.explain.situation import Outcome
+    from stele.explain.text import refusal_lines
 
     situation = view.situation
     names = situation.names
@@ -100,7 +101,8 @@ def _preview(view: "ClusterView", member: int, to: int | None) -> "Iterator[str]
 
 
 async def _undo(console: "Console", member: str) -> str:
-    from stele.cli.cluster_view import cluster_of, handovers
+    from stele.cli.cluster_view import cluster_of
+    from stele.explain.cluster_view import handovers
 
     present = handovers(await console.rebalances(await cluster_of(console, member)))
     names = [name for name, wanted in present.items() if wanted.member == member]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stele.cli import output as out
-from stele.cli.cluster_view import obstacles_of
 from stele.cli.status import phase_of
+from stele.explain.cluster_view import obstacles_of
 from stele.model.member import MemberState
 
 if TYPE_CHECKING:

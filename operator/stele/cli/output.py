@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from stele.explain import units
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+size = units.size
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -77,16 +81,6 @@ class Rows:
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print aligned columns as kubectl does; lines are never wrapped, for grep and awk."""
     Rows(headers).add(rows)
-
-
-def size(number: int) -> str:
-    """Format bytes for people, in powers of 1,000."""
-    amount = float(number)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{number} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def progress(text: str, *, last: bool = False) -> None:

@@ -57,7 +57,7 @@ def _held(cluster: "TabletCluster") -> str:
 
 
 def _free(cluster: "TabletCluster") -> str:
-    from stele.cli.cluster_view import PAUSED, obstacles_of
+    from stele.explain.cluster_view import PAUSED, obstacles_of
 
     others = [each for each in obstacles_of(cluster) if each != PAUSED]
     return f"but {'; '.join(others)}" if others else "migrations may start"

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from stele.cli.situation import Situation
 from stele.core.placement.members import WEIGHT_MAX
 from stele.core.placement.plan import DataMember, Move
 from stele.core.table.ids import MAX_REPLICAS, MEMBERS_MAX, PARTITIONS_MAX
 from stele.core.table.table import Member, Partition, PartitionTable, trimmed
 from stele.errors import BadInput
+from stele.explain.situation import Situation
 
 INPUT_BYTES_MAX = 32 * 1024 * 1024
 """Largest file; the largest table with names of 60 characters fits."""

@@ -11,7 +11,7 @@ from stele.cli.output import Output
 from stele.errors import BadInput
 
 if TYPE_CHECKING:
-    from stele.cli.situation import Situation
+    from stele.explain.situation import Situation
 
 
 @on_cluster
@@ -59,7 +59,7 @@ def plan(
 
 
 def _show(situation: "Situation", output: Output | None, obstacles: Sequence[str] = ()) -> None:
-    from stele.cli.situation import document, planned
+    from stele.explain.situation import document, planned
 
     outcome = planned(situation)
     if out.data(document(outcome), output):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stele.adapters.kubernetes.console import Console
-    from stele.cli.cluster_view import ClusterView
     from stele.core.table.ids import MemberIndex, PartitionId
+    from stele.explain.cluster_view import ClusterView
 
 PARTITIONS_SHOWN_MAX = 10
 
@@ -76,12 +76,12 @@ async def _replace(console: "Console", member: str, wanted: Replacement | None, 
 
 def _check_copies(view: "ClusterView", index: "MemberIndex") -> None:
     """Raise Refused when its volume may have the only copy of a partition that nobody could copy from."""
-    from stele.cli.cluster_view import is_gone
+    from stele.explain.cluster_view import is_gone
 
     gone = {number for number, each in view.members.items() if is_gone(each)}
     if index not in gone:
         return
-    lost = [n for n, row in enumerate(view.table.rows) if index in row.members and row.members <= gone]
+    lost = [n for n, row in enumerate(view.table.partitions) if index in row.members and row.members <= gone]
     if lost:
         name = view.members[index].metadata.name
         raise Refused(
@@ -93,10 +93,10 @@ def _check_copies(view: "ClusterView", index: "MemberIndex") -> None:
 
 def _confirm(view: "ClusterView", index: "MemberIndex") -> None:
     """Ask when a silent member's volume may have a copy of what at most one other member has."""
-    from stele.cli.cluster_view import is_gone
+    from stele.explain.cluster_view import is_gone
 
     gone = {number for number, each in view.members.items() if is_gone(each)}
-    rows = [(n, row.members) for n, row in enumerate(view.table.rows) if index not in row.members]
+    rows = [(n, row.members) for n, row in enumerate(view.table.partitions) if index not in row.members]
     thin = [n for n, members in rows if len(members) == 1 or members <= gone]
     if not thin or index not in gone:
         return

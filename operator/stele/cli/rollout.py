@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stele.cli import output as out
-from stele.cli.cluster_view import PAUSED_ANNOTATION
 from stele.cli.options import Where, on_cluster
 from stele.cli.waiting import POLL_SECONDS
 from stele.core.control.state import UpdatePolicy
 from stele.errors import BadInput, Refused
+from stele.explain.cluster_view import PAUSED_ANNOTATION
 from stele.model import TabletCluster
 from stele.model.conditions import Condition, ConditionType, Reason, find_condition, timestamp
 from stele.model.rollout import RESTARTED_AT, Revision
