@@ -92,6 +92,7 @@ class Rig:
             "STELE_SPARK_IMAGE": "spark",
             "STELE_WATCH_NAMESPACES": NAMESPACE,
             "STELE_HTTP_PORT": str(self._http),
+            "STELE_PAGE_PORT": "0",
             "POD_NAMESPACE": NAMESPACE,
             # The same holder takes the lease over at once: its expiry is no part of what is measured.
             "POD_UID": "bench",

@@ -36,6 +36,7 @@ PACKAGES = {
 # What tests use that need no cluster: clients of others, and what builds them. (Go is no package here, as
 # Debian's is too old.)
 TEST_PACKAGES = {
+    "chromium": "chromium",
     "default-jdk-headless": "javac",
     "maven": "mvn",
     "prometheus-redis-exporter": "prometheus-redis-exporter",

@@ -73,7 +73,8 @@ async def fake_api(
     app.router.add_get(f"{PODS}/{{pod}}/portforward", forward)
     app.router.add_route("*", f"{PODS}/{{pod}}/proxy/{{path:.*}}", passed_on)
     app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/{{path:.*}}", get)
-    app.router.add_get(f"/apis/stele.dev/v1alpha1/namespaces/{NAMESPACE}/{{path:.*}}", get)
+    for group in ("stele.dev/v1alpha1", "coordination.k8s.io/v1"):
+        app.router.add_get(f"/apis/{group}/namespaces/{NAMESPACE}/{{path:.*}}", get)
     async with serving(app) as url:
         yield kubeconfig(folder, url)
 

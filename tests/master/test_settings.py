@@ -35,6 +35,7 @@ def test_what_the_environment_says_holds() -> None:
         ("STELE_IMAGE_PULL_POLICY", "Sometimes"),
         ("STELE_LOG_LEVEL", "LOUD"),
         ("STELE_HTTP_PORT", "0"),
+        ("STELE_PAGE_PORT", "-1"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:

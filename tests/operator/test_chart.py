@@ -119,6 +119,7 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
         ("rbac.create=false", "fullnameOverride=other", "serviceAccounts.operator=mine"),
         (
             "operator.replicas=2",
+            "operator.page=false",
             "operator.podLabels.a=b",
             "operator.extraEnv[0].name=A",
             "operator.affinity=null",

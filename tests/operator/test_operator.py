@@ -39,6 +39,7 @@ class Operator:
             "STELE_WATCH_NAMESPACES": namespace,
             "STELE_LEASE_NAME": "stele-test",
             "STELE_HTTP_PORT": str(port),
+            "STELE_PAGE_PORT": "0",
             "POD_NAMESPACE": namespace,
             "POD_UID": f"pod-of-{namespace}",
         }

@@ -20,13 +20,18 @@ from stele.adapters.members.client import MemberClient
 from stele.adapters.tls.http_site import HttpSite
 from stele.errors import SteleError
 from stele.master import health, watch
+from stele.master.page import SupervisorFacts
 from stele.master.settings import Settings
 from stele.master.supervisor import Supervisor
+from stele.web.server import Page
 
 log = logging.getLogger("stele.master")
 
 EXIT_BAD_INPUT = 2
 EXIT_DEPOSED = 3
+
+PAGE_HOST = "127.0.0.1"
+"""Only who may forward ports of the pod reaches the page."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +83,7 @@ class Process:
             monotonic=time.monotonic,
         )
         self._standing_by = False
-        self._server: web.AppRunner | None = None
+        self._servers: list[web.AppRunner] = []
         self._tasks: list[asyncio.Task[object]] = []
         self._leads = False
 
@@ -131,10 +136,21 @@ class Process:
 
     async def _serve(self) -> None:
         app = health.application(self._supervisor, lambda: self._standing_by, lambda: self._leads)
-        self._server = web.AppRunner(app, access_log=None)
-        await self._server.setup()
-        for host in listen_hosts(""):
-            await HttpSite(self._server, None, host, self._settings.http_port).start()
+        await self._listen(app, self._settings.http_port, listen_hosts(""))
+        if self._settings.page_port:
+            page = Page(SupervisorFacts(self._supervisor, self._page_refusal)).application()
+            await self._listen(page, self._settings.page_port, (PAGE_HOST,))
+
+    async def _listen(self, app: web.Application, port: int, hosts: Sequence[str]) -> None:
+        server = web.AppRunner(app, access_log=None)
+        self._servers.append(server)
+        await server.setup()
+        for host in hosts:
+            await HttpSite(server, None, host, port).start()
+
+    def _page_refusal(self) -> str:
+        lease = f"{self._settings.own_namespace}/{self._settings.lease_name}"
+        return "" if self._leads else f"this process stands by; the holder of Lease {lease} leads"
 
     async def close(self) -> None:
         await self._supervisor.close()
@@ -143,8 +159,8 @@ class Process:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._leads:
             await self._election.release()
-        if self._server is not None:
-            await self._server.cleanup()
+        for server in self._servers:
+            await server.cleanup()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Settings of the operator, from the environment that the chart sets."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from stele.adapters.environment import Port, PullPolicy, Word, setting
 from stele.master.manifests import CopierSetup, Setup
@@ -9,6 +11,7 @@ from stele.master.manifests import CopierSetup, Setup
 IMAGE = "the name of an image"
 ALL_NAMESPACES = "*"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+PagePort = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class Settings:
         "STELE_LEASE_NAME", "Lease that makes one process the master", default="stele-operator"
     )
     http_port: Port = setting("STELE_HTTP_PORT", "/healthz, /readyz, /metrics", default=8080)
+    page_port: PagePort = setting(
+        "STELE_PAGE_PORT", "the page, on 127.0.0.1 of the pod alone; 0: none", default=8081
+    )
     log_level: LogLevel = setting("STELE_LOG_LEVEL", "of the log", default="INFO")
 
     @property

@@ -19,7 +19,7 @@ TRIES = 100
 
 @dataclass(frozen=True)
 class Ports:
-    """By what they are for, as in the member's settings."""
+    """By what they are for, as in the member's settings; that of the page is on 127.0.0.1 alone."""
 
     resp: int
     cluster: int
@@ -28,10 +28,12 @@ class Ports:
     admin: int
     transfer: int
     metrics: int
+    page: int
 
     def environment(self) -> dict[str, str]:
         """Return the settings of members and transfer processes."""
-        return {f"STELE_{name.upper()}_PORT": str(port) for name, port in asdict(self).items()}
+        of_members = {name: port for name, port in asdict(self).items() if name != "page"}
+        return {f"STELE_{name.upper()}_PORT": str(port) for name, port in of_members.items()}
 
 
 def address_of(index: int) -> str:

@@ -4,10 +4,16 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from aiohttp import web
 
 from stele.adapters.kubernetes.api import Kind
 from stele.adapters.members.client import MemberClient
+from stele.adapters.tls.http_site import HttpSite
+from stele.master.page import SupervisorFacts
 from stele.master.settings import Settings
 from stele.master.supervisor import Supervisor
 from stele.playground.api import FileApi
@@ -18,10 +24,13 @@ from stele.playground.kubelet import Kubelet
 from stele.playground.objects import NAMESPACE, ObjectFiles
 from stele.playground.ports import Ports, check_addresses, choose_ports
 from stele.playground.progress import Progress
-from stele.playground.server import Server
+from stele.playground.server import SHUTDOWN_SECONDS, Server
+from stele.web.server import Page
 
 BUILD = "this-installation"
 """What stands for an image."""
+
+PAGE_HOST = "127.0.0.1"
 
 START_SECONDS_MAX = 30.0
 """Seconds that the master waits for members of before."""
@@ -55,6 +64,7 @@ no TLS and no passwords: every user of this machine can read and write. It liste
 
   redis-cli -p {ports.resp}         any client of Redis
   redis-cli -c -p {ports.cluster}      clients of Redis Cluster
+  http://127.0.0.1:{ports.page}/     the page: who has which partition, and what moves
 
 In another terminal:
   kubectl stele playground load{where}            reads and writes, and checks what it reads
@@ -70,7 +80,7 @@ class Playground:
     """The parts of one run; when one of them ends, all do."""
 
     def __init__(self, folder: Path, files: ObjectFiles, ports: Ports) -> None:
-        self._files, self._progress = files, Progress()
+        self._files, self._progress, self._ports = files, Progress(), ports
         self._stopping = asyncio.Event()
         self._supervisor = Supervisor(
             FileApi(files), lambda dialling: MemberClient(dialling, ports.admin), SETTINGS
@@ -87,7 +97,7 @@ class Playground:
         stopping = asyncio.create_task(self._stopping.wait())
         parts = [asyncio.create_task(work) for work in (self._kubelet.run(), self._master())]
         try:
-            async with self._server.listening(socket):
+            async with self._server.listening(socket), self._page():
                 await asyncio.wait({stopping, *parts}, return_when=asyncio.FIRST_COMPLETED)
                 self._progress.say("ending: clients are cut off, and all that was acknowledged is on disk")
         finally:
@@ -95,6 +105,17 @@ class Playground:
         for error in failed:
             print(f"kubectl stele: the playground ends: {error!r}", file=sys.stderr)
         return 1 if failed else 0
+
+    @asynccontextmanager
+    async def _page(self) -> AsyncIterator[None]:
+        app = Page(SupervisorFacts(self._supervisor)).application()
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            await HttpSite(runner, None, PAGE_HOST, self._ports.page).start()
+            yield
+        finally:
+            await runner.cleanup()
 
     async def _master(self) -> None:
         await self._kubelet.until_listening(START_SECONDS_MAX)

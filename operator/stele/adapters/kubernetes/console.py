@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
+import aiohttp
 import msgspec
 from kubernetes.aio import config
 
@@ -20,7 +21,9 @@ from stele.adapters.kubernetes.api import (
     CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
+    LEASES,
     MEMBERS,
+    PODS,
     REBALANCES,
     REVISIONS,
     Api,
@@ -263,6 +266,26 @@ class Console:
     def bulk_job(self, cluster: str, image: str, memory: str) -> AbstractAsyncContextManager[BulkJob]:
         """Return a context with a Job for one bulk load or export; see `bulk_job.running`."""
         return running(self._api, self.namespace, cluster, image, memory)
+
+    async def leader(self, lease: str) -> str:
+        """Return the pod of the operator that leads, by the Lease in this namespace.
+
+        Raises NotFound where there is no operator, and Unavailable while none leads.
+        """
+        try:
+            held = await self._api.get(LEASES, self.namespace, lease)
+        except NotFound:
+            text = f'namespace "{self.namespace}" has no Lease {lease}: -n names that of the operator'
+            raise NotFound(text) from None
+        holder = held["spec"].get("holderIdentity")
+        for pod in await self._api.list(PODS, self.namespace):
+            if pod["metadata"]["uid"] == holder:
+                return str(pod["metadata"]["name"])
+        raise Unavailable(f'no pod in namespace "{self.namespace}" holds Lease {lease}; retry in a moment')
+
+    def forward(self, pod: str, port: int) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
+        """Return a context with a connection to a port of a pod, for `port_forward.Forward`."""
+        return self._api.forward(self.namespace, pod, port)
 
     def members_address(self, cluster: str) -> str:
         """Return the address of the cluster's members inside Kubernetes."""

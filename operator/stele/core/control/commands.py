@@ -479,10 +479,16 @@ class SilentPeer(msgspec.Struct, frozen=True):
     silent_ms: int
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """Counters since the start of the process, and sizes; all but the last three may be a second old.
+LATENCY_BOUNDS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0)
+"""Upper bounds of the counts of durations; one count more is for those above."""
 
-    Free space is -1 when unknown. `copy_log_bytes` are those of logs that only copies need.
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counters since the start of the process, and sizes; free space, sessions and logs are new, all others
+    may be a second old.
+
+    Free space is -1 when unknown. `copy_log_bytes` are those of logs that only copies need. `durations`
+    counts answered requests by how long they took (LATENCY_BOUNDS_SECONDS); an older member has none.
     """
 
     reads: int = 0
@@ -496,6 +502,7 @@ class Stats(msgspec.Struct, frozen=True):
     disk_free_bytes: int = -1
     sessions: int = 0
     copy_log_bytes: int = 0
+    durations: Annotated[tuple[Counted, ...], msgspec.Meta(max_length=len(LATENCY_BOUNDS_SECONDS) + 1)] = ()
 
 
 class KeyspaceSize(msgspec.Struct, frozen=True, array_like=True):

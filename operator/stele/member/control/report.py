@@ -217,6 +217,7 @@ class Reporter:
         me = self._tablets.me
         owned = sum(1 for row in self._tablets.rows if row.owner == me)
         held = [r for r in self._tablets.replicas.values() if r.ready]
+        counts = [each.counts for each in self._delayed_replies.latencies.values()]
         return m.Stats(
             reads=counters.reads,
             writes=counters.writes,
@@ -226,6 +227,7 @@ class Reporter:
             backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
             entries=sum(r.entries for r in held),
             bytes=sum(r.size_bytes for r in held),
+            durations=tuple(map(sum, zip(*counts, strict=True))),
         )
 
 
