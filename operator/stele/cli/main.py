@@ -28,6 +28,7 @@ from stele.cli import (
     status,
     tablets,
     transactions,
+    verify,
     why,
 )
 from stele.cli import output as out
@@ -60,6 +61,7 @@ for command in (
     live.watch,
     logs.logs,
     report.report,
+    verify.verify,
     planning.plan,
     why.why,
     page.page,

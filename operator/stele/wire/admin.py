@@ -12,6 +12,9 @@ from stele.core.control.commands import OpId
 TABLETS_LIMIT_MAX = 1000
 """Most tablets in one answer; `after` requests the rest."""
 
+CHECKSUM_ENTRIES_MAX = 2000
+"""Most entries of one checksum; twice as many where the answer ends at a name."""
+
 TRANSACTIONS_LIMIT_MAX = 1000
 """Most transactions in one answer."""
 
@@ -98,6 +101,26 @@ class TabletList(msgspec.Struct, frozen=True):
     stamp: str
     tablets: tuple[TabletFacts, ...]
     next: int | None = None
+
+
+class TabletChecksum(msgspec.Struct, frozen=True):
+    """Response of `GET /v1/checksum`: entries of one tablet from one moment, at which it had `applied`.
+
+    `end` is the name of the last one that was read (URL-safe base64 of the keyspace's length, the keyspace
+    and the key; empty without one), `more` whether others may follow. `entries` and `checksum` (128 bits, the
+    sum of all entries' hashes, in hex) leave out expired ones, `bytes` does not. `items` are names with
+    hashes, if they were asked for.
+    """
+
+    partition: int
+    generation: int
+    applied: OpId
+    end: str
+    more: bool
+    entries: int
+    bytes: int
+    checksum: str
+    items: tuple[tuple[str, str], ...] = ()
 
 
 class SessionFacts(msgspec.Struct, frozen=True):

@@ -310,7 +310,12 @@ async def test_changes_are_in_the_audit_with_who_asked_for_them(
 async def test_reads_of_data_are_in_the_audit(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert {("GET", route) for route in READS_OF_DATA} <= set(site.routes)
-    for path in ("/v1/digest?partition=0", "/v1/quarantine/tablets/0/1/entries", "/v1/bulk/loads/l-1"):
+    for path in (
+        "/v1/digest?partition=0",
+        "/v1/checksum?partition=0",
+        "/v1/quarantine/tablets/0/1/entries",
+        "/v1/bulk/loads/l-1",
+    ):
         await site.ask("admin", "GET", path)
     await site.ask("admin", "GET", "/v1/bulk/table")
     assert {(each["who"], each["route"]) for each in lines(caplog)} == {

@@ -14,6 +14,7 @@ from tests.member.harness.cluster import Client, Cluster
 INPUTS = 2_500
 PATHS = (
     *("/v1/tablets?after=3&limit=5", "/v1/tablets/0", "/v1/digest?partition=0&keyspace=default"),
+    "/v1/checksum?partition=0&after=AA==&until=B2RlZmF1bHQ=&now_ms=1&entries=1",
     *("/v1/quarantine/tablets/0/1/entries", "/v1/bulk/loads/load-1", "/v1/bulk/loads/load-1/partitions/0"),
 )
 

@@ -25,7 +25,12 @@ log.setLevel(logging.INFO)
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 READS_OF_DATA = frozenset(
-    {"/v1/digest", "/v1/quarantine/tablets/{partition}/{generation}/entries", "/v1/bulk/loads/{load}"}
+    {
+        "/v1/digest",
+        "/v1/checksum",
+        "/v1/quarantine/tablets/{partition}/{generation}/entries",
+        "/v1/bulk/loads/{load}",
+    }
 )
 """Routes that show keys or values, or the token with which data is sent. Exports begin with a change."""
 REFUSED = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UPGRADE_REQUIRED})

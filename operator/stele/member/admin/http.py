@@ -15,6 +15,7 @@ from stele.core.control import commands as m
 from stele.errors import BadInput, SteleError
 from stele.member import limits
 from stele.member.admin.callers import EXCHANGE, STOPPING, Callers
+from stele.member.admin.checksum import tablet_checksum
 from stele.member.admin.quarantine import Quarantine
 from stele.member.admin.session_list import session_list
 from stele.member.admin.tablet_info import tablet_facts, tablet_list
@@ -32,6 +33,7 @@ log = logging.getLogger("stele.admin")
 
 DIGEST_PAGE = 2000
 CANCELLED = "cancelled by a user (kubectl stele copies cancel)"
+OF_TABLETS = ("/v1/tablets", "/v1/digest", "/v1/checksum", "/v1/quarantine", "/v1/bulk")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 QUARANTINED = r"/v1/quarantine/tablets/{partition}/{generation}"
 
@@ -53,6 +55,7 @@ class Admin:
         app.router.add_post(EXCHANGE, self._on_exchange)
         app.router.add_post(STOPPING, self._on_stopping)
         app.router.add_get("/v1/digest", self._on_digest)
+        app.router.add_get("/v1/checksum", self._on_checksum)
         app.router.add_get("/v1/status", self._on_status)
         app.router.add_get("/v1/tablets", self._on_tablets)
         app.router.add_get("/v1/tablets/{partition}", self._on_tablet)
@@ -70,7 +73,7 @@ class Admin:
     @web.middleware
     async def _when_loaded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Reject requests about tablets while the volume is loading: their answers would be wrong."""
-        of_tablets = request.path.startswith(("/v1/tablets", "/v1/digest", "/v1/quarantine", "/v1/bulk"))
+        of_tablets = request.path.startswith(OF_TABLETS)
         if of_tablets and not self._exchange.started:
             raise web.HTTPServiceUnavailable(text="the member is loading its volume; retry in a moment\n")
         return await handler(request)
@@ -167,15 +170,24 @@ class Admin:
     async def _on_digest(self, request: web.Request) -> web.StreamResponse:
         """Stream NDJSON: the tablet's position, then [key (base64), hash of the value, expire_at_ms] per
         entry."""
-        partition = _number(request.query, "partition")
         keyspace = request.query.get("keyspace", "default").encode()
         if len(keyspace) > keys.KEYSPACE_BYTES_MAX:
             text = f"keyspace has {len(keyspace)} bytes; expected at most {keys.KEYSPACE_BYTES_MAX}\n"
             raise web.HTTPBadRequest(text=text)
+        return await _stream(request, self._digest(self._ready(request), keyspace))
+
+    async def _on_checksum(self, request: web.Request) -> web.Response:
+        try:
+            return _json(tablet_checksum(self._node, self._ready(request), request.query))
+        except BadInput as error:
+            raise web.HTTPBadRequest(text=f"{error.text}\n") from None
+
+    def _ready(self, request: web.Request) -> Replica:
+        partition = _number(request.query, "partition")
         replica = self._node.replicas.get(partition)
         if replica is None or not replica.ready:
             raise web.HTTPNotFound(text=f"partition {partition} has no READY tablet here\n")
-        return await _stream(request, self._digest(replica, keyspace))
+        return replica
 
     async def _digest(self, replica: Replica, keyspace: bytes) -> AsyncGenerator[bytes]:
         """Iterate the lines, all from one view, so that entries and applied OpId are consistent."""
