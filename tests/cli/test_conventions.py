@@ -61,7 +61,7 @@ def test_the_overview_lists_commands_and_exit_codes(run: Run) -> None:
         (["plam"], "Did you mean 'plan'"),
         (["plan", "--offlin", "x"], "--offline"),
         (["plan", "--offline", "x", "-o", "xml"], "xml"),
-        (["version", "more"], "more"),
+        (["version", "one", "more"], "more"),
     ],
 )
 def test_wrong_usage_ends_with_two(run: Run, arguments: list[str], said: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
-import stele
 from stele.cli import (
     actions,
     bulk,
@@ -29,6 +28,7 @@ from stele.cli import (
     tablets,
     transactions,
     verify,
+    version,
     why,
 )
 from stele.cli import output as out
@@ -36,7 +36,8 @@ from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
 PROGRAM = "kubectl stele"
 
-_ANYWHERE = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
+_FLAGS_ANYWHERE = frozenset({"-A", "--all-namespaces"})
+_ANYWHERE = _FLAGS_ANYWHERE | frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
 
 app = typer.Typer(
     help="""Inspect and manage Stele's clusters, members and plans.
@@ -79,6 +80,7 @@ for command in (
     recover.recover,
     bulk.load,
     bulk.dump,
+    version.version,
 ):
     app.command()(command)
 app.command(context_settings=playground.PASSED_ON)(playground.playground)
@@ -86,17 +88,6 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(copies.app, name="copies")
 app.add_typer(transactions.app, name="tx")
 app.add_typer(rollout.app, name="rollout")
-
-
-@app.command()
-def version() -> None:
-    """Print the version of this program.
-
-    \b
-    Example:
-      kubectl stele version
-    """
-    print(stele.__version__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -124,7 +115,7 @@ def _command_first(arguments: Sequence[str]) -> list[str]:
     """Move leading options behind the command: kubectl accepts them anywhere, typer only there."""
     remaining, moved = list(arguments), []
     while remaining and remaining[0].partition("=")[0] in _ANYWHERE:
-        count = 1 if "=" in remaining[0] else 2
+        count = 1 if "=" in remaining[0] or remaining[0] in _FLAGS_ANYWHERE else 2
         moved += remaining[:count]
         remaining = remaining[count:]
     return remaining + moved

@@ -71,10 +71,10 @@ class AdminPort:
             raise Refused(f"{error_of(method, path, status, text).text}; {admin}", "FORBIDDEN")
         return status, body
 
-    async def metrics(self, member: str) -> bytes:
-        """Return the metrics of a member, which are at a port that is asked without TLS."""
-        place, path = (self._namespace, f"{quote(member, safe='')}:{METRICS_PORT}"), "/metrics"
-        status, body = await self._api.to_pod("GET", place, path, {}, _reading(member))
+    async def metrics(self, pod: str, namespace: str, port: int = METRICS_PORT) -> bytes:
+        """Return the metrics of a pod, which are at a port that is asked without TLS."""
+        place, path = (namespace, f"{quote(pod, safe='')}:{port}"), "/metrics"
+        status, body = await self._api.to_pod("GET", place, path, {}, _reading(pod))
         if status >= HTTPStatus.MULTIPLE_CHOICES:
             raise error_of("GET", path, status, body[:ERROR_BYTES_MAX].decode(errors="replace"))
         return body

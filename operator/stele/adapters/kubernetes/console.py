@@ -129,6 +129,10 @@ class Console:
         plans = await self._list(REBALANCES, TabletRebalance)
         return [each for each in plans if each.spec.cluster == cluster]
 
+    async def all_rebalances(self) -> list[TabletRebalance]:
+        """Return the plans of all clusters that still exist."""
+        return await self._list(REBALANCES, TabletRebalance)
+
     async def rebalance(self, name: str) -> TabletRebalance:
         """Return a plan. Raises NotFound with the existing names."""
         return self._named(name, await self._list(REBALANCES, TabletRebalance), "TabletRebalance")

@@ -1,10 +1,11 @@
 """What a support bundle of a cluster is made of. Secrets are not read."""
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from stele.adapters.kubernetes import pod_logs
-from stele.adapters.kubernetes.admin_port import AdminPort, decoded
+from stele.adapters.kubernetes.admin_port import METRICS_PORT, AdminPort, decoded
 from stele.adapters.kubernetes.api import (
     BUDGETS,
     CLAIMS,
@@ -31,6 +32,11 @@ from stele.model.ownership import CLUSTER_LABEL, belongs_to
 
 OPERATORS = "app.kubernetes.io/name=stele-operator"
 """Label of the operator's pods, which may be in another namespace."""
+
+OPERATOR_PORT = 8080
+"""Port of the operator's metrics."""
+
+_BUILD = re.compile(rb'stele_build_info\{version="([^"]{1,64})"\}')
 
 _NAMED = {
     kind.plural: kind
@@ -112,8 +118,30 @@ class ReportSource:
             raise error_of("GET", f"member {member}: {path}", status, body.decode(errors="replace"))
         return decoded(member, path, body, dict[str, Any])
 
+    async def running(self) -> list[tuple[str, str, str]]:
+        """Return what runs: operator or member, its name, and its version, empty where it does not say."""
+        operators = [each["metadata"] for each in await self._operators()]
+        places = [("operator", str(each["namespace"]), str(each["name"])) for each in operators]
+        places += [("member", self._namespace, name) for name in await self.member_names()]
+        return [
+            (
+                kind,
+                name if kind == "member" else f"{namespace}/{name}",
+                await self._version(kind, namespace, name),
+            )
+            for kind, namespace, name in places
+        ]
+
+    async def _version(self, kind: str, namespace: str, name: str) -> str:
+        port = OPERATOR_PORT if kind == "operator" else METRICS_PORT
+        try:
+            found = _BUILD.search(await self._port.metrics(name, namespace, port))
+        except SteleError:
+            return ""
+        return found[1].decode(errors="replace") if found else ""
+
     async def metrics(self, member: str) -> bytes:
-        return await self._port.metrics(member)
+        return await self._port.metrics(member, self._namespace)
 
     async def containers(self) -> list[tuple[str, Container]]:
         """Return the containers of members, copies and operators that have started, with namespaces."""
