@@ -1,11 +1,13 @@
 """Real members under the real master, as somebody who tries Stele sees them."""
 
+import json
 import signal
 import socket
 import stat
 import subprocess
 import threading
 import time
+import urllib.request
 
 import pytest
 import redis
@@ -43,6 +45,10 @@ def test_nothing_is_lost_while_members_come_and_go_die_and_start_again(ground: G
     ground.up("--members", "3", "--partitions", "16")
     assert "no Kubernetes" in ground.said()
     assert f"redis-cli -p {ground.ports()['resp']}" in ground.said()
+    page = f"http://127.0.0.1:{ground.ports()['page']}/"
+    assert page in ground.said()
+    with urllib.request.urlopen(f"{page}v1/clusters/playground/demo") as answer:
+        assert len(json.load(answer)["rows"]) == 16
     entries = write(ground, "first")
 
     assert ground.run("scale", "4").stdout == "demo is to have 4 members\n"

@@ -3,13 +3,14 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from stele.core.table.table import Partition
 from tests import packages
 from tests.web.browser import Tab, chromium
-from tests.web.facts import EVIL, Known, copy_to, facts_of
+from tests.web.facts import EVIL, Known, copy_to, facts_of, report
 from tests.web.served import served
 
 READY = "Boolean(document.body?.dataset.version && document.querySelector('#why li'))"
@@ -159,3 +160,37 @@ async def test_a_frame_of_a_large_map_draws_what_is_visible() -> None:
         await tab.press("End")
         await tab.press("ArrowDown")
         assert (await tab.run(HERE)).startswith("Partition 16383: demo-0:")
+
+
+RATES = """(async () => {
+  const { Rates } = await import("/rates.js");
+  const rates = new Rates(), bounds = [0.001, 0.01, 0.1];
+  const member = ([index, process, reads, writes, durations]) =>
+    ({ index, process, counters: [reads, writes, 0, 0], durations });
+  const view = (seconds, ...members) => ({ seconds, bounds, members: members.map(member) });
+  rates.take(view(10, [0, 1, 1000, 500, [0, 100, 0, 0]], [1, 1, 9, 9, [9, 9, 9, 9]]));
+  rates.take(view(12, [0, 1, 1600, 700, [50, 139, 9, 2]], [1, 2, 5, 5, [5, 0, 0, 0]]));
+  return { ...rates.last, of: [...rates.of] };
+})()"""
+
+
+async def test_rates_are_of_one_process_each_and_latencies_between_bounds() -> None:
+    async with looking(Known(facts_of())) as (tab, _):
+        found = await tab.run(RATES)
+        # The second member has started again: its counters begin at 0.
+        assert (found["reads"], found["writes"], found["of"]) == (300, 100, [[0, 400]])
+        # 50 up to 1 ms, 39 up to 10 ms, 9 up to 100 ms, 2 above: half are within 1 ms.
+        assert (found["p50"], found["p99"]) == (1.0, 100.0)
+
+
+async def test_requests_and_durations_that_members_report_are_shown() -> None:
+    known = Known(facts_of())
+    async with looking(known) as (tab, _):
+        facts = facts_of()
+        facts = replace(facts, now=facts.now + 2)
+        stats = {"reads": 4000, "durations": (0, 0, 0, 0, 4000)}
+        facts.state.membership.liveness[1].report = report(1, **stats)
+        known.shown = facts
+        known.seconds += 1
+        await tab.until("document.getElementById('rate-now').textContent.includes('reads 1\u202f950')")
+        assert "half 7.5 ms" in await _text(tab, "latency-now")

@@ -165,6 +165,10 @@ async def test_one_document_serves_many_pages_for_a_moment(
     async with client.get(url + DEMO) as answer:
         later = await answer.read()
     assert (before == now, before == later) == (True, False)
+    known.shown = facts_of(message="another one")
+    # Who presents what is no version gets what the others get.
+    async with client.get(url + DEMO, params={"since": "9-9"}) as answer:
+        assert await answer.read() == later
 
 
 def test_documents_that_are_kept_have_a_limit() -> None:

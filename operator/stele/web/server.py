@@ -21,7 +21,7 @@ from stele.errors import BadInput, SteleError
 from stele.explain.why import View
 from stele.web.facts import Facts, Key, Source
 from stele.web.limits import EXPLAINING_MAX, FACTS_SHOWN_MAX, VIEW_SECONDS, VIEWS_MAX
-from stele.web.view import view
+from stele.web.view import base_of, view
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -74,17 +74,17 @@ class Views:
     def __len__(self) -> int:
         return len(self._made)
 
-    def find(self, key: Key, since: str) -> bytes | None:
-        """Return the document that builds on version `since`, unless it is old."""
-        made, body = self._made.get((key, since), (float("-inf"), b""))
+    def find(self, key: Key, base: str) -> bytes | None:
+        """Return the document that builds on that version, unless it is old."""
+        made, body = self._made.get((key, base), (float("-inf"), b""))
         return body if self._now() - made < VIEW_SECONDS else None
 
-    def keep(self, key: Key, since: str, body: bytes) -> None:
+    def keep(self, key: Key, base: str, body: bytes) -> None:
         """Keep a document, in place of the oldest one."""
-        self._made.pop((key, since), None)
+        self._made.pop((key, base), None)
         if len(self._made) >= VIEWS_MAX:
             del self._made[next(iter(self._made))]
-        self._made[key, since] = self._now(), body
+        self._made[key, base] = self._now(), body
 
 
 class Page:
@@ -122,14 +122,13 @@ class Page:
         return _json([list(key) for key in self._source.clusters()])
 
     async def _on_view(self, request: web.Request) -> web.StreamResponse:
-        key, since = _key(request), request.query.get("since", "")
-        if (kept := self._views.find(key, since)) is not None:
-            return _body(kept)
-        facts = self._facts(key)
+        facts = self._facts(key := _key(request))
         if isinstance(facts, web.Response):
             return facts
-        body = msgspec.json.encode(view(facts, since))
-        self._views.keep(key, since, body)
+        base = base_of(facts.state, request.query.get("since", ""))
+        if (body := self._views.find(key, base)) is None:
+            body = msgspec.json.encode(view(facts, base))
+            self._views.keep(key, base, body)
         return _body(body)
 
     async def _on_why(self, request: web.Request) -> web.StreamResponse:

@@ -1,7 +1,7 @@
 """One JSON document of a cluster, for the page. Pure.
 
 Rows of the table are sent as [partition, owner, backup, ...], with null for an index that nobody holds. Who
-presents the `version` of the document before gets only rows that changed since then.
+presents the `version` of the document before gets only rows that changed since then, with that as `base`.
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,25 @@ from stele.web.limits import MOVES_SHOWN_MAX, PLANS_SHOWN_MAX, REFUSALS_SHOWN_MA
 Document = dict[str, Any]
 
 
-def view(facts: Facts, since: str = "") -> Document:
-    """Return the document; its rows are those that changed after version `since`, or all of them.
+def base_of(state: State, since: str) -> str:
+    """Return the version that a document can build on, for who has version `since`; empty: on none."""
+    epoch, _, number = since.partition("-")
+    known = int(number) if number.isascii() and number.isdigit() and len(number) < 19 else 0
+    current = epoch == str(state.epoch) and 0 < known <= state.table.stored_rows.number
+    return f"{state.epoch}-{known}" if current else ""
 
-    `base` is the version that the rows build on; empty: they are all of them.
-    """
+
+def view(facts: Facts, base: str = "") -> Document:
+    """Return the document; its rows are those that changed after the version `base`, or all of them."""
     state, cluster = facts.state, facts.cluster
-    base, rows = _rows(state, since)
+    _, changed, _ = state.table.stored_rows.since(int(base.partition("-")[2] or 0))
     moves = state.operations.migrations
     sessions = state.operations.sessions
     parts = state.table.groups.parts(len(state.table.partitions), cluster.spec.replicas)
     return {
         "version": f"{state.epoch}-{state.table.stored_rows.number}",
         "base": base,
-        "rows": rows,
+        "rows": [[number, *row.replicas] for number, row in changed],
         "partitions": len(state.table.partitions),
         "parts": [[part.first, part.end, part.replicas, part.keyspace] for part in parts],
         "lost": sorted(state.failover.lost),
@@ -45,19 +50,6 @@ def view(facts: Facts, since: str = "") -> Document:
         "sessions": [_session(each, facts.now) for each in list(sessions.values())[:SESSIONS_SHOWN_MAX]],
         "plans": _plans(facts),
     }
-
-
-def _rows(state: State, since: str) -> tuple[str, list[list[int | None]]]:
-    """Return the version that the rows build on, and rows."""
-    epoch, _, number = since.partition("-")
-    known = int(number) if epoch == str(state.epoch) and _is_number(number) else 0
-    base, changed, _ = state.table.stored_rows.since(known)
-    rows = [[number, *row.replicas] for number, row in changed]
-    return f"{state.epoch}-{base}" if base else "", rows
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 19
 
 
 def _cluster(facts: Facts) -> Document:

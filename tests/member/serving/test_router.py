@@ -61,3 +61,8 @@ async def test_a_lite_member_holds_nothing_and_serves_clients_by_asking_owners(t
     reply = await eventually(lambda: two.exchange(2), lambda reply: reply.stats.forwarded >= 80)
     assert (reply.stats.owned, reply.stats.backups) == (0, 0)
     assert not [each for each in reply.tablets if each.state != "DELETED"]
+    for owner in (0, 1):
+        stats = (
+            await eventually(lambda n=owner: two.exchange(n), lambda reply: reply.stats.writes > 0)
+        ).stats
+        assert sum(stats.durations) == stats.reads + stats.writes

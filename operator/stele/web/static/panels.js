@@ -51,7 +51,7 @@ export function showAttention(cluster, open) {
   const { view } = cluster, found = [];
   if (cluster.thin.length) {
     const lost = cluster.lost.size;
-    const text = `${cluster.thin.length} partitions have too few copies${lost ? `, ${lost} of them none` : ""}`;
+    const text = `${cluster.thin.length === 1 ? "1 partition has" : `${count(cluster.thin.length)} partitions have`} too few copies${lost ? `, ${lost} of them none` : ""}`;
     const chips = cluster.thin.slice(0, THIN_SHOWN_MAX).map((number) => link(`${number}`, () => open.partition(number)));
     const more = cluster.thin.length - chips.length;
     found.push(make("p", { className: "mark-thin", textContent: text }));
@@ -107,7 +107,7 @@ function flow(cluster, each) {
   const ends = `${cluster.name(each.source)} → ${cluster.name(each.destination)}`;
   const limit = each.limit ? `, limit ${bytes(each.limit)}/s` : "";
   const speed = rate && left > 0 ? `${bytes(rate)}/s${limit}, ${seconds(left / rate)} left` : each.stage.toLowerCase();
-  const what = `${each.partitions} partitions, ${bytes(each.copied)} of about ${bytes(each.bytes)}${each.engine ? ` by ${each.engine}` : ""}`;
+  const what = `${each.partitions} ${each.partitions === 1 ? "partition" : "partitions"}, ${bytes(each.copied)} of about ${bytes(each.bytes)}${each.engine ? ` by ${each.engine}` : ""}`;
   return make("div", { className: "flow", title: each.why },
     make("div", { className: "ends" }, make("b", { textContent: ends }), make("span", { className: "quiet", textContent: speed })),
     bar(each.bytes ? each.copied / each.bytes : 0), make("span", { className: "quiet", textContent: what }));
