@@ -26,6 +26,7 @@ from stele.adapters.kubernetes.api import (
     PODS,
     REBALANCES,
     REVISIONS,
+    SECRETS,
     Api,
     Kind,
     NotFound,
@@ -128,6 +129,10 @@ class Console:
         """Return the plans of a cluster that still exist."""
         plans = await self._list(REBALANCES, TabletRebalance)
         return [each for each in plans if each.spec.cluster == cluster]
+
+    async def secret(self, name: str) -> dict[str, str]:
+        """Return the data of a Secret, in base64. Raises NotFound, and Refused without the right to it."""
+        return (await self._api.get(SECRETS, self.namespace, name)).get("data") or {}
 
     async def all_rebalances(self) -> list[TabletRebalance]:
         """Return the plans of all clusters that still exist."""
