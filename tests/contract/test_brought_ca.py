@@ -1,16 +1,18 @@
 """A CA that a user brings in a Secret, on either API server."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from stele.adapters.kubernetes.api import SECRETS
 from stele.adapters.pki.certificates import is_signed_by
 from stele.master.certificates import RENEW_CA
 from tests.contract.test_certificates import NOON, TLS, Scene, split
-from tests.fakes.brought_ca import brought_ca
+from tests.fakes.brought_ca import PKCS1, PKCS8, Key, brought_ca
 
 NOW = NOON.timestamp()
 FIELD = "spec.security.ca.secretName"
@@ -22,11 +24,11 @@ async def scene(place: tuple[Any, str]) -> Scene:
     return Scene(*place)
 
 
-async def bring(scene: Scene, data: Mapping[str, bytes], name: str = "mine") -> None:
+async def bring(scene: Scene, data: Mapping[str, bytes], name: str = "mine", type: str = "Opaque") -> None:
     """Somebody, such as cert-manager, writes the Secret."""
     coded = {key: base64.b64encode(value).decode() for key, value in data.items()}
     meta = {"name": name, "namespace": scene.namespace}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "data": coded}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": type, "data": coded}
     found = await scene.api._api.find(SECRETS, scene.namespace, name)
     if found is None:
         await scene.api._api.create(SECRETS, scene.namespace, body)
@@ -51,11 +53,44 @@ async def test_a_new_cluster_begins_with_the_ca_that_is_brought(scene: Scene) ->
     assert (await scene.condition("CertificatesHealthy"))[0] == "True"
 
 
-async def bring_and_begin(scene: Scene, data: Mapping[str, bytes]) -> None:
+async def bring_and_begin(scene: Scene, data: Mapping[str, bytes], type: str = "Opaque") -> None:
     await scene.begin()
-    await bring(scene, data)
+    await bring(scene, data, type=type)
     await scene.change(**OWN)
     await scene.rounds_until_quiet()
+
+
+KEYS: dict[str, Callable[[], Key]] = {
+    "ECDSA 256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "ECDSA 384": lambda: ec.generate_private_key(ec.SECP384R1()),
+    "ECDSA 521": lambda: ec.generate_private_key(ec.SECP521R1()),
+    "RSA 2048": lambda: rsa.generate_private_key(65537, 2048),
+    "RSA 4096": lambda: rsa.generate_private_key(65537, 4096),
+}
+
+
+@pytest.mark.parametrize("form", [PKCS1, PKCS8], ids=["PKCS1", "PKCS8"])
+@pytest.mark.parametrize("kind", KEYS)
+async def test_a_secret_of_cert_manager_is_taken_whatever_its_key(
+    scene: Scene, kind: str, form: PrivateFormat
+) -> None:
+    mine = brought_ca(NOW, key=KEYS[kind](), form=form)
+    await bring_and_begin(scene, mine.as_cert_manager_writes(formats=form is PKCS8), type="kubernetes.io/tls")
+    assert await is_in_use(scene, mine.certificate)
+    assert (await scene.data("demo-ca-cert"))["ca.crt"] == mine.certificate + mine.root
+    assert (await scene.condition("CertificatesHealthy"))[0] == "True"
+
+
+async def test_a_renewal_that_keeps_its_key_is_another_ca_that_is_taken(scene: Scene) -> None:
+    """`rotationPolicy: Never`, the default of cert-manager before 1.18."""
+    key = KEYS["ECDSA 256"]()
+    await bring_and_begin(scene, brought_ca(NOW, key=key).data)
+    renewed = brought_ca(NOW, key=key, days=700)
+    await bring(scene, renewed.data)
+    await scene.change(annotations={RENEW_CA: "now"}, **OWN)
+    await scene.rounds_until_quiet()
+    scene.check_trust()
+    assert split((await scene.data("demo-0-tls"))["ca.crt"]) == [renewed.certificate]
 
 
 @pytest.mark.parametrize("hurries", [True, False])

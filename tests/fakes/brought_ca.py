@@ -11,6 +11,9 @@ from cryptography.x509.oid import NameOID
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
+PKCS1, PKCS8 = serialization.PrivateFormat.TraditionalOpenSSL, serialization.PrivateFormat.PKCS8
+
+
 @dataclass(frozen=True)
 class BroughtCa:
     """The files of its Secret."""
@@ -23,20 +26,32 @@ class BroughtCa:
     def data(self) -> dict[str, bytes]:
         return {"tls.crt": self.certificate, "tls.key": self.key, "ca.crt": self.root}
 
+    def as_cert_manager_writes(self, *, formats: bool) -> dict[str, bytes]:
+        """What the Secret of its `Certificate` has: the chain without the root, and the CA that signed it;
+        with `formats` also those of `additionalOutputFormats`, DER and CombinedPEM."""
+        loaded = serialization.load_pem_private_key(self.key, None)
+        der = loaded.private_bytes(
+            serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        more = {"key.der": der, "tls-combined.pem": self.key + b"\n" + self.certificate}
+        return self.data | (more if formats else {})
+
 
 def brought_ca(
-    now: float, *, key: Key | None = None, is_ca: bool = True, days: int = 365, key_id: bytes = b"other"
+    now: float,
+    *,
+    key: Key | None = None,
+    is_ca: bool = True,
+    days: int = 365,
+    key_id: bytes = b"other",
+    form: serialization.PrivateFormat = PKCS1,
 ) -> BroughtCa:
     """Make a CA, whose key may have another identifier than the operator would give it, or none."""
     root_key = ec.generate_private_key(ec.SECP256R1())
     own_key = key or ec.generate_private_key(ec.SECP384R1())
     root = _builder("root", root_key, now, days + 400, b"root", is_ca=True)
     own = _builder("below", own_key, now, days, key_id, is_ca=is_ca)
-    private = own_key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
+    private = own_key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     signed = (each.sign(root_key, hashes.SHA256()) for each in (own, root))
     own_pem, root_pem = (each.public_bytes(serialization.Encoding.PEM) for each in signed)
     return BroughtCa(own_pem, private, root_pem)
