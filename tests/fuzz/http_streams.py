@@ -15,6 +15,7 @@ from aiohttp import web
 from crc32c import crc32c
 
 from stele.adapters import pod_token
+from stele.adapters.http import Handler
 from stele.adapters.tls.http_site import HttpSite
 from stele.core.control.commands import OpId, SessionTablet
 from stele.transfer.__main__ import Settings, make_app
@@ -23,6 +24,10 @@ from stele.wire.copy.jobs import SessionFile
 from stele.wire.storage.keys import pack_value
 
 SECONDS_MAX = 5.0
+QUIET_TURNS = 12
+"""Turns of the event loop without a request whose body has come: from what is sent to an answer that is
+written takes fewer."""
+WORK_SECONDS = 0.0002
 TEXTS_MAX = 10
 MEMORY_SPARE = 4 * 1024 * 1024
 """The server reads files by the MiB, and more than one request at once."""
@@ -44,17 +49,11 @@ class _Errors(logging.Handler):
 
 
 class _Client(asyncio.Protocol):
-    """Sends bytes and then the end, and keeps what comes back until the connection ends."""
+    """Keeps what comes back until the connection ends."""
 
-    def __init__(self, data: bytes, ended: asyncio.Future[None]) -> None:
-        self._data, self._ended = data, ended
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self._ended = ended
         self.parts: list[bytes] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._data)
-        transport.write_eof()
 
     def data_received(self, data: bytes) -> None:
         """Implement asyncio.Protocol."""
@@ -82,11 +81,13 @@ class Server:
         session = SessionFile("abc", "secret", (SessionTablet(3, 1, OpId(1, 1), 10),))
         (data / "checkpoints" / "abc" / "session.json").write_bytes(msgspec.json.encode(session))
         pod_token.write(data, "secret")
+        self._under_way: list[web.Request] = []
         self._settings, self._loop = Settings(data=data), asyncio.new_event_loop()
         self._loop.run_until_complete(self._listen())
 
     async def _listen(self) -> None:
         app, acceptor = make_app(self._settings)
+        app.middlewares.insert(0, self._count)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await HttpSite(runner, acceptor, "127.0.0.1", 0).start()
@@ -96,13 +97,33 @@ class Server:
         """Send bytes on a connection of their own, and return all that comes back."""
         return self._loop.run_until_complete(self._answer(data))
 
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._under_way.append(request)
+        try:
+            return await handler(request)
+        finally:
+            self._under_way.remove(request)
+
     async def _answer(self, data: bytes) -> bytes:
         ended = self._loop.create_future()
         async with asyncio.timeout(SECONDS_MAX):
-            made = self._loop.create_connection(lambda: _Client(data, ended), "127.0.0.1", self.port)
-            _, client = await made
+            made = self._loop.create_connection(lambda: _Client(ended), "127.0.0.1", self.port)
+            transport, client = await made
+            transport.write(data)
+            await self._until_answered()
+            if not transport.is_closing():
+                transport.write_eof()
             await ended
         return b"".join(client.parts)
+
+    async def _until_answered(self) -> None:
+        """Wait while the server works: the end of what is sent ends a connection, answered or not."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            works = any(request.content.is_eof() for request in self._under_way)
+            quiet = 0 if works else quiet + 1
+            await asyncio.sleep(WORK_SECONDS if works else 0)
 
 
 server = cache(Server)

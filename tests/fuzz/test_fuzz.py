@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz import http_streams
 from tests.fuzz.__main__ import main
 from tests.fuzz.driver import Finding, Fuzzer, Outcome, Target
 from tests.fuzz.mutate import JSON
@@ -36,6 +37,15 @@ def test_samples_are_valid(target: Target) -> None:
             target.run(sample)
             read += 1
     assert read * 2 > len(samples) or target.seal is not None
+
+
+def test_requests_of_the_stream_target_reach_their_handlers() -> None:
+    """The end of a connection must not come before the answer: it would cancel the request."""
+    answers = [http_streams.server().answer(sample) for sample in http_streams.requests()]
+    statuses = [[int(found) for found in http_streams._STATUS.findall(answer)] for answer in answers]
+    assert all(statuses), statuses
+    assert {200, 204, 400, 404, 415} <= {each for found in statuses for each in found}
+    assert statuses[0] == [200] * 3
 
 
 class BrokenError(Exception):
