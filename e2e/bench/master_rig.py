@@ -25,7 +25,7 @@ from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, A
 from stele.adapters.kubernetes.login import log_in
 
 NAMESPACE = "bench"
-NETWORK = "127.78.0"
+NETWORK = "127.78"
 WAIT_SECONDS = 240.0
 POLL_SECONDS = 0.1
 LOG_TAIL_BYTES = 3_000
@@ -202,7 +202,7 @@ class Rig:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _run_pod(self, name: str) -> None:
-        host = self._hosts[name] = f"{NETWORK}.{len(self._hosts) + 1}"
+        host = self._hosts[name] = f"{NETWORK}.{len(self._hosts) // 250}.{len(self._hosts) % 250 + 1}"
         await self._tell(f"start/{host}")
         await self._show(name, {"running": {}})
 

@@ -135,7 +135,7 @@ class Harness:
         rows = self.table().partitions
         for number, row in enumerate(rows):
             if row.version:
-                from stele.core.control.publication import row_of
+                from stele.core.control.table_view import row_of
 
                 self.net.note_row(row_of(number, row))
             if number < len(self.last):

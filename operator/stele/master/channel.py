@@ -21,6 +21,12 @@ class Channel:
         self._answer: Answer | None = None
         self.sent_seconds = float("-inf")
         self.address = ""
+        self._sends_table = False
+
+    @property
+    def sends_table(self) -> bool:
+        """Return whether a request with the whole table is on its way."""
+        return self._sends_table and self._task is not None
 
     @property
     def free(self) -> bool:
@@ -35,7 +41,7 @@ class Channel:
     ) -> None:
         """Start an exchange. The channel must be free."""
         assert self.free, "one exchange at a time"
-        self.sent_seconds, self.address = self._now(), address
+        self.sent_seconds, self.address, self._sends_table = self._now(), address, request.full
         work = self._exchange(address, request, published, deadline_seconds)
         self._task = asyncio.get_running_loop().create_task(work)
 

@@ -48,6 +48,10 @@ LOST_RACE = (Conflict, Uncertain, Unavailable, Stale)
 LOGGED_SECONDS = 60.0
 """Seconds until a failure that each round meets is logged again."""
 
+WHOLE_TABLES_MAX = 16
+"""Requests with the whole table that are under way at once, in all: to encode one for each of many members
+in one round would keep the loop from renewing its Lease, and hold all of their bytes."""
+
 LAST_COPIES_SECONDS = 1.0
 """Seconds between two searches for partitions without a copy that can be reached."""
 
@@ -353,6 +357,7 @@ class ClusterLoop:
         if self._now() - self._searched_seconds > LAST_COPIES_SECONDS:
             self._searched_seconds = self._now()
             self._without_copy = without_reachable_copy(state, observed.desired, self._now())
+        tables = sum(channel.sends_table for channel in self._channels.values())
         for index, liveness in state.membership.liveness.items():
             pod = liveness.member_object.pod if liveness.member_object is not None else None
             member = state.table.members.get(index)
@@ -377,11 +382,13 @@ class ClusterLoop:
                 catalog=self._objects.catalog(),
                 clear=self._objects.clear_at(index),
                 over_quota=self._objects.over_quota(),
+                may_send_table=tables < WHOLE_TABLES_MAX,
             )
             due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
             brings = request.rows or request.members or request.catalog is not None or commands
             if due or liveness.end_unconfirmed or brings:
                 channel.send(address, request, cursor, self._pace.exchange)
+                tables += request.full
 
     def _interval(self, observed: Observation, busy: bool) -> float:
         """Return the seconds between two exchanges with a member that has no commands."""

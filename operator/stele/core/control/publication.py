@@ -1,5 +1,7 @@
 """The content of one exchange: the rows and members that a member lacks, and its commands."""
 
+from dataclasses import dataclass
+
 from stele.core.control.commands import (
     ClearKeyspaces,
     Command,
@@ -14,11 +16,19 @@ from stele.core.control.state import State, TableCursor
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog
 from stele.core.table.ids import MemberIndex, PartitionId
-from stele.core.table.table import Partition
 
 
-def row_of(number: int, partition: Partition) -> Row:
-    return Row(number, partition.version, partition.replicas)
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """What a member is told of the table; `full`: these are all rows. No cursor: nothing is published."""
+
+    rows: tuple[Row, ...] = ()
+    full: bool = False
+    members: tuple[MemberInfo, ...] = ()
+    cursor: TableCursor | None = None
+
+
+_NOTHING = _Publication()
 
 
 def exchange_request(
@@ -33,19 +43,23 @@ def exchange_request(
     catalog: Catalog = NO_CATALOG,
     clear: ClearKeyspaces | None = None,
     over_quota: tuple[str, ...] | None = None,
+    may_send_table: bool = True,
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
 
     `catalog` is stored already; it is sent to a member that has reported an older one.
+
+    A member that lacks the whole table is only asked for a report until it `may_send_table`: it can run no
+    commands before.
 
     Until the take-over is complete, and while rows are being stored, it only requests a report; while the
     table is recovered from volumes, one that lets the member adopt nothing.
     """
     liveness = state.membership.liveness[index]
     member = None if state.failover.recovering else state.table.members.get(index)
-    publishes = member is not None and state.recovered and not state.table.staged
-    rows, full, members = _table_for(state, liveness) if publishes else ((), False, ())
-    cursor = TableCursor(state.table.stored_rows.number, state.table.stamp.value) if publishes else None
+    table = _NOTHING if member is None else _table_for(state, liveness)
+    if table.full and not may_send_table:
+        table, commands = _NOTHING, ()
     request = ExchangeRequest(
         format=state.operations.change.features,
         cluster=cluster,
@@ -56,9 +70,9 @@ def exchange_request(
         replicas=replicas,
         state=state.operations.change.state,
         member_list_version=state.membership.list_version,
-        members=members,
-        rows=rows,
-        full=full,
+        members=table.members,
+        rows=table.rows,
+        full=table.full,
         commands=commands,
         want_tablets=_wants_tablets(state, index),
         known=liveness.tablets_number,
@@ -71,17 +85,17 @@ def exchange_request(
         groups=state.table.groups if member is not None and _lacks_groups(state, liveness) else None,
         groups_version=state.table.groups.version,
     )
-    return request, cursor
+    return request, table.cursor
 
 
-def _table_for(
-    state: State, liveness: MemberLiveness
-) -> tuple[tuple[Row, ...], bool, tuple[MemberInfo, ...]]:
-    """Return the rows that a member lacks, whether these are all, and the member list if it lacks that."""
-    base, changed, _ = state.table.stored_rows.since(liveness.published)
-    rows = tuple(row_of(number, row) for number, row in changed)
+def _table_for(state: State, liveness: MemberLiveness) -> _Publication:
+    """Return the rows that a member lacks, and the member list if it lacks that."""
+    if not state.recovered or state.table.staged:
+        return _NOTHING
+    base, rows = state.table.rows_since(liveness.published)
     lacks_list = not base or not _has_member_list(state, liveness)
-    return rows, not base, _member_list(state) if lacks_list else ()
+    cursor = TableCursor(state.table.changes, state.table.stamp.value)
+    return _Publication(rows, not base, _member_list(state) if lacks_list else (), cursor)
 
 
 def _wants_tablets(state: State, index: MemberIndex) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from stele.core.control.commands import Row
 from stele.core.control.invariants import hold
 from stele.core.control.operations.registry import Operations
 from stele.core.delta import DeltaLog
@@ -20,13 +21,18 @@ from stele.core.table.table import (
 )
 
 
+def row_of(number: PartitionId, partition: Partition) -> Row:
+    """Return a row as messages have it."""
+    return Row(number, partition.version, partition.replicas)
+
+
 class TableView:
     """Written by its own methods only.
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
     stored, so the next stored version is above it; `staged` are the rows that this decision wants stored,
     `staged_groups` the groups, None: unchanged; `stored` is the table as it is stored, `partitions`,
-    `members` and `groups` are its parts; `stamp`, `replica_index` and `stored_rows` include every stored row,
+    `members` and `groups` are its parts; `stamp`, `replica_index` and `changes` include every stored row,
     `unassigned` has the partitions of groups that never had one.
     """
 
@@ -36,7 +42,8 @@ class TableView:
         self.staged: dict[PartitionId, Partition] = {}
         self.staged_groups: PartitionGroups | None = None
         self.claimed: dict[PartitionId, Version] = {}
-        self.stored_rows = DeltaLog[PartitionId, tuple[PartitionId, Partition]]()
+        self._changes = DeltaLog[PartitionId, Row]()
+        self._read: dict[int, tuple[int, tuple[Row, ...]]] = {}
         self._index(0)
 
     def _set_stored(self, table: PartitionTable) -> None:
@@ -49,7 +56,25 @@ class TableView:
         self.stamp = Stamp(row.version for row in rows)
         self.replica_index = ReplicaIndex(rows, self.groups)
         self.unassigned = {number for number in range(main, len(rows)) if not rows[number].version}
-        self.stored_rows.update({number: (number, rows[number]) for number in range(first, len(rows))})
+        self._note({number: rows[number] for number in range(first, len(rows))})
+
+    def _note(self, rows: Mapping[PartitionId, Partition]) -> None:
+        self._changes.update({number: row_of(number, row) for number, row in rows.items()})
+        self._read.clear()
+
+    @property
+    def changes(self) -> int:
+        """Return the number of the last change of rows, for `rows_since`."""
+        return self._changes.number
+
+    def rows_since(self, number: int) -> tuple[int, tuple[Row, ...]]:
+        """Return the rows that changed after `number`, and the number that they build on: 0 when these are
+        all. Members that know the same share them."""
+        found = self._read.get(number)
+        if found is None:
+            base, rows, _ = self._changes.since(number)
+            found = self._read[number] = base, tuple(rows)
+        return found
 
     def stage_groups(self, groups: PartitionGroups) -> None:
         """Have this decision store the groups; their rows are staged by a later one."""
@@ -117,7 +142,7 @@ class TableView:
                 self.claimed.pop(number, None)
         self.unassigned.difference_update(rows)
         self._set_stored(replace(self.stored, partitions=tuple(partitions)))
-        self.stored_rows.update({number: (number, row) for number, row in rows.items()})
+        self._note(rows)
 
     def set_members(self, members: Mapping[MemberIndex, Member]) -> None:
         """Apply a stored member list."""
