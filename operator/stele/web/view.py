@@ -22,21 +22,21 @@ def base_of(state: State, since: str) -> str:
     """Return the version that a document can build on, for who has version `since`; empty: on none."""
     epoch, _, number = since.partition("-")
     known = int(number) if number.isascii() and number.isdigit() and len(number) < 19 else 0
-    current = epoch == str(state.epoch) and 0 < known <= state.table.stored_rows.number
+    current = epoch == str(state.epoch) and 0 < known <= state.table.changes
     return f"{state.epoch}-{known}" if current else ""
 
 
 def view(facts: Facts, base: str = "") -> Document:
     """Return the document; its rows are those that changed after the version `base`, or all of them."""
     state, cluster = facts.state, facts.cluster
-    _, changed, _ = state.table.stored_rows.since(int(base.partition("-")[2] or 0))
+    _, changed = state.table.rows_since(int(base.partition("-")[2] or 0))
     moves = state.operations.migrations
     sessions = state.operations.sessions
     parts = state.table.groups.parts(len(state.table.partitions), cluster.spec.replicas)
     return {
-        "version": f"{state.epoch}-{state.table.stored_rows.number}",
+        "version": f"{state.epoch}-{state.table.changes}",
         "base": base,
-        "rows": [[number, *row.replicas] for number, row in changed],
+        "rows": [[row.partition, *row.replicas] for row in changed],
         "partitions": len(state.table.partitions),
         "parts": [[part.first, part.end, part.replicas, part.keyspace] for part in parts],
         "lost": sorted(state.failover.lost),

@@ -20,6 +20,9 @@ from stele.core.table.table import (
     version_for_epoch,
 )
 
+SHARED_READS_MAX = 64
+"""Answers of `rows_since` that are kept for others who ask the same, until rows change."""
+
 
 def row_of(number: PartitionId, partition: Partition) -> Row:
     """Return a row as messages have it."""
@@ -72,6 +75,8 @@ class TableView:
         all. Members that know the same share them."""
         found = self._read.get(number)
         if found is None:
+            if len(self._read) >= SHARED_READS_MAX:
+                self._read.clear()
             base, rows, _ = self._changes.since(number)
             found = self._read[number] = base, tuple(rows)
         return found
