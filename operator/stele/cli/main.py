@@ -8,6 +8,7 @@ from typer.main import get_command
 
 from stele.cli import (
     actions,
+    bench,
     bulk,
     copies,
     handover,
@@ -65,6 +66,7 @@ for command in (
     report.report,
     verify.verify,
     redis_cli.cli,
+    bench.bench,
     planning.plan,
     why.why,
     page.page,

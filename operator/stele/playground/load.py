@@ -12,21 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import quantiles
 
+from stele.client.resp import ERRORS, Connection, Place, ReplyError
+
 KEYS_PER_CLIENT = 500
 VALUE_BYTES = 1000
-ANSWER_SECONDS_MAX = 5.0
-"""Seconds after which a request without an answer counts as an error."""
-LINE_BYTES_MAX = 64 * 1024
 PAUSE_SECONDS = 0.1
 """Seconds from an error to the next request."""
-
-Place = tuple[str, int]
-ERRORS = (OSError, EOFError, ValueError, TimeoutError)
-"""What a connection meets that ends."""
-
-
-class ReplyError(Exception):
-    """The member answered with an error."""
 
 
 @dataclass
@@ -52,34 +43,6 @@ class Counts:
         if len(self.seconds) < 2:
             return 1000 * max(self.seconds, default=0.0)
         return 1000 * quantiles(self.seconds, n=100)[-1]
-
-
-class Connection:
-    """RESP with one member, one request at a time."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def open(cls, place: Place) -> "Connection":
-        """Raises OSError."""
-        return cls(*await asyncio.open_connection(*place, limit=LINE_BYTES_MAX))
-
-    async def ask(self, *words: bytes) -> bytes | None:
-        """Return the reply. Raises ReplyError, and one of ERRORS when the connection is of no more use."""
-        parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-        async with asyncio.timeout(ANSWER_SECONDS_MAX):
-            self._writer.write(b"*%d\r\n%s" % (len(words), parts))
-            line = (await self._reader.readuntil(b"\r\n"))[:-2]
-            if line.startswith(b"-"):
-                raise ReplyError(line[1:].decode(errors="replace"))
-            if not line.startswith(b"$"):
-                return line[1:]
-            size = int(line[1:])
-            return None if size < 0 else (await self._reader.readexactly(size + 2))[:-2]
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class Client:

@@ -17,6 +17,7 @@ from stele.cli import actions, live, state, status, why
 from stele.cli import output as out
 from stele.cli.main import exit_code_of
 from stele.cli.options import OutputOption, Where
+from stele.client.resp import Place
 from stele.core.control.commands import ClusterState
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 from stele.model import TabletCluster
@@ -24,7 +25,7 @@ from stele.playground.api import SocketApi
 from stele.playground.cluster import NAME, Wanted, check_members
 from stele.playground.folder import DEFAULT, held, is_held, remove, running_socket
 from stele.playground.limits import AWAY_SECONDS_MAX, CLIENTS_MAX, MEMBERS_MAX
-from stele.playground.load import Counts, Place, run_load
+from stele.playground.load import Counts, run_load
 from stele.playground.objects import NAMESPACE
 from stele.playground.progress import line_of
 
