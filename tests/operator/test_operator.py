@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane
@@ -189,8 +190,28 @@ async def with_processes(
             assert await operator.end() == 0
 
 
-async def test_create_scale_up_kill_and_scale_down(stage: Stage, namespace: str) -> None:
+@pytest.fixture
+def page(operator: Operator, unused_tcp_port_factory: Callable[[], int]) -> str:
+    """The address of the operator's page; it begins with the operator."""
+    port = operator.env["STELE_PAGE_PORT"] = str(unused_tcp_port_factory())
+    return f"http://127.0.0.1:{port}"
+
+
+async def shown(page: str, namespace: str) -> Any:
+    """What the page of the operator has of the cluster."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{page}/v1/clusters/{namespace}/demo") as answer,
+    ):
+        return await answer.json()
+
+
+async def test_create_scale_up_kill_and_scale_down(page: str, stage: Stage, namespace: str) -> None:
     await stage.until_converged(3)
+    document = await shown(page, namespace)
+    stored = [[number, *row.replicas] for number, row in enumerate((await stage.rows()).rows)]
+    assert sorted(document["rows"]) == stored
+    assert [each["name"] for each in document["members"]] == ["demo-0", "demo-1", "demo-2"]
     await stage.scale(4)
     await asyncio.sleep(1.5)
     await stage.operator.end(signal.SIGKILL)
