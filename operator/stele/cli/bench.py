@@ -20,9 +20,9 @@ from stele.errors import BadInput, SteleError, Unavailable
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
 
-CLIENTS_MAX, SECONDS_MAX, BYTES_MAX = 64, 300, 1024 * 1024
+BENCH_CLIENTS_MAX, BENCH_SECONDS_MAX, BENCH_BYTES_MAX = 64, 300, 1024 * 1024
 KEYS_PER_CLIENT = 200
-EXPIRY_SECONDS = str(SECONDS_MAX + 300).encode()
+EXPIRY_SECONDS = str(BENCH_SECONDS_MAX + 300).encode()
 """Keys go by themselves, too, when the command is killed."""
 PREFIX = "kubectl-stele-bench"
 ERRORS_MAX = 1_000
@@ -34,9 +34,9 @@ def bench(
     where: Where,
     cluster: ClusterArgument,
     *,
-    seconds: Annotated[int, typer.Option("--seconds", min=1, max=SECONDS_MAX, help="How long.")] = 10,
-    clients: Annotated[int, typer.Option("--clients", min=1, max=CLIENTS_MAX, help="Connections.")] = 8,
-    size: Annotated[int, typer.Option("--bytes", min=1, max=BYTES_MAX, help="Bytes of a value.")] = 100,
+    seconds: Annotated[int, typer.Option("--seconds", min=1, max=BENCH_SECONDS_MAX, help="How long.")] = 10,
+    clients: Annotated[int, typer.Option("--clients", min=1, max=BENCH_CLIENTS_MAX, help="Connections.")] = 8,
+    size: Annotated[int, typer.Option("--bytes", min=1, max=BENCH_BYTES_MAX, help="Bytes of a value.")] = 100,
     output: OutputOption = None,
 ) -> None:
     """Write and read for some seconds, and print throughput and latencies; its keys are deleted at the end.
