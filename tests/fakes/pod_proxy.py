@@ -97,13 +97,17 @@ async def forward_port(request: web.Request, of_pod: int, host: str, port: int) 
         await socket.close()
 
     carrying = asyncio.create_task(back())
-    with suppress(ConnectionError):
-        async for message in socket:
-            assert message.data[0] == 0
-            writer.write(message.data[1:])
-            await writer.drain()
-    carrying.cancel()
-    writer.close()
+    try:
+        with suppress(ConnectionError):
+            async for message in socket:
+                assert message.data[0] == 0
+                writer.write(message.data[1:])
+                await writer.drain()
+    finally:
+        # Also when the server ends: a transport left open is a warning in a later test.
+        carrying.cancel()
+        writer.close()
+        await asyncio.gather(carrying, writer.wait_closed(), return_exceptions=True)
     return socket
 
 

@@ -94,7 +94,8 @@ def test_ports_stay_unless_somebody_took_one(tmp_path: Path) -> None:
     assert first.peer not in json.loads(file.read_text()).values()
     assert choose_ports(file) == other
     file.write_text("{}")
-    assert len(set(vars(choose_ports(file)).values())) == 7
+    made = vars(choose_ports(file)).values()
+    assert len(set(made)) == len(made)
 
 
 def test_each_member_has_an_address_of_loopback() -> None:

@@ -8,7 +8,7 @@ one of each channel has the port. A port of this machine stands for it while the
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import aiohttp
@@ -36,8 +36,8 @@ class Forward:
         finally:
             for each in ways:
                 each.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
             writer.close()
+            await asyncio.gather(*ways, writer.wait_closed(), return_exceptions=True)
 
     async def _out(self, reader: asyncio.StreamReader) -> None:
         while piece := await reader.read(PIECE_BYTES):
@@ -75,7 +75,7 @@ class Way(NamedTuple):
 async def forwarded(web_socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[Way]:
     """Yield the way to a port of a pod. It takes one connection, which has to be from a socket of ours: other
     users of this machine can connect to the port, too, and pods trust what comes from inside of them."""
-    forward, arrived = Forward(web_socket), asyncio.Event()
+    forward, carrying = Forward(web_socket), list[asyncio.Task[None]]()
     own: set[tuple[str, int]] = set()
 
     def make_socket(_address: object) -> socket.socket:
@@ -86,13 +86,12 @@ async def forwarded(web_socket: aiohttp.ClientWebSocketResponse) -> AsyncIterato
         return made
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if arrived.is_set() or writer.get_extra_info("peername") not in own:
+        if carrying or writer.get_extra_info("peername") not in own:
             writer.close()
             return
-        arrived.set()
+        # Not this task, which is the server's: who leaves the block waits until the connection is closed.
+        carrying.append(asyncio.create_task(forward.carry(reader, writer)))
         server.close()
-        with suppress(ConnectionError):
-            await forward.carry(reader, writer)
 
     server = await asyncio.start_server(take, LOCAL, 0)
     try:
@@ -100,3 +99,6 @@ async def forwarded(web_socket: aiohttp.ClientWebSocketResponse) -> AsyncIterato
     finally:
         server.close()
         await web_socket.close()
+        for each in carrying:
+            each.cancel()
+        await asyncio.gather(*carrying, return_exceptions=True)
