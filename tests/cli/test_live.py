@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pty
+import select
 import signal
 import sys
 import termios
@@ -142,18 +143,40 @@ def in_terminal(kubeconfig: Path) -> tuple[int, bytes, bool]:
     """Exit code, all that it wrote, and whether the terminal's settings are those of before."""
     child, screen = pty.fork()
     if child == 0:
+        # Tests that run in the background of a shell ignore it, and what they start does, too.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         words = ["-m", "stele.cli", "watch", "demo", "--kubeconfig", str(kubeconfig)]
         os.execve(sys.executable, [sys.executable, *words], os.environ | {"TERM": "xterm", "COLUMNS": "100"})
     before, seen, end = termios.tcgetattr(screen), b"", time.monotonic() + 60
-    while b"demo-0" not in seen and time.monotonic() < end:
-        seen += os.read(screen, 65536)
-    after = before
-    os.kill(child, signal.SIGINT)
     try:
-        while piece := os.read(screen, 65536):
+        while b"demo-0" not in seen and (piece := read(screen, end)):
+            seen += piece
+        after = before
+        os.kill(child, signal.SIGINT)
+        while piece := read(screen, end):
             seen += piece
             after = termios.tcgetattr(screen)
+    finally:
+        os.close(screen)
+        code = ended(child, end)
+    return code, seen, after == before
+
+
+def ended(child: int, end: float) -> int:
+    """Exit code of the child, which is killed if it runs at the moment `end`."""
+    while time.monotonic() < end:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def read(screen: int, end: float) -> bytes:
+    """What comes before the moment `end`; nothing when none does, or the other side is closed."""
+    ready, _, _ = select.select([screen], [], [], max(0.0, end - time.monotonic()))
+    try:
+        return os.read(screen, 65536) if ready else b""
     except OSError:
-        pass  # All of it is read, and the other side is closed.
-    os.close(screen)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen, after == before
+        return b""
