@@ -39,6 +39,7 @@ TEST_PACKAGES = {
     "chromium": "chromium",
     "default-jdk-headless": "javac",
     "maven": "mvn",
+    "prometheus": "promtool",
     "prometheus-redis-exporter": "prometheus-redis-exporter",
 }
 INSTALL_SECONDS_MAX = 900.0

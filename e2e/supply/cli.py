@@ -8,7 +8,7 @@ from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, commands_of, exit_code_of, grammar
 from e2e.cluster.errors import ClusterError
-from e2e.supply import chart, locks, native, sbom
+from e2e.supply import chart, dashboards, locks, native, sbom
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
     command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
     command("native", lambda _: native.install(), "build the compiled module and install it here")
+    command("dashboards", lambda _: dashboards.write(), "write the chart's Grafana dashboards anew")
     bill = command("sbom", _sbom, "print what an image consists of, as JSON of CycloneDX")
     bill.add_argument("image", choices=locks.IMAGES)
     bill.add_argument(

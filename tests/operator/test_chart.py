@@ -447,6 +447,7 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
     """`--reuse-values` takes those of the chart that is there, which lack what this one has besides."""
     lacking = (
         "networkPolicy",
+        "metrics",
         "deletionProtection",
         "admissionPolicies",
         "images.allowed",
