@@ -38,6 +38,7 @@ PACKAGES = {
 TEST_PACKAGES = {
     "chromium": "chromium",
     "default-jdk-headless": "javac",
+    "lua5.1": "lua5.1",
     "maven": "mvn",
     "prometheus": "promtool",
     "prometheus-redis-exporter": "prometheus-redis-exporter",
