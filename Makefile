@@ -19,7 +19,7 @@ SECONDS ?= 300
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
 
-.PHONY: help setup playground test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcas
 
 bench-steady: setup ## Requests of three members at rest, beside Hazelcast and Infinispan (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench steady $(BENCH_ARGS)
+
+bench-newcomer: setup ## From a clone to the first scale-up in the playground (BENCH_ARGS as above)
+	@$(PY) -m e2e.bench newcomer $(BENCH_ARGS)
 
 bench-security: setup ## Connections with TLS beside redis-server's, and a change of certificates and CA (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench security $(BENCH_ARGS)

@@ -19,6 +19,7 @@ from e2e.bench import (
     machine,
     master,
     member,
+    newcomer,
     paced,
     planning,
     security,
@@ -38,6 +39,7 @@ BENCHES: dict[str, ModuleType] = {
     "paced": paced,
     "steady": steady,
     "security": security,
+    "newcomer": newcomer,
 }
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5
