@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class Prometheus:
         """The series of the answer now; none while it does not answer."""
         try:
             async with self._made.http.get(self._url, params={"query": query}) as answer:
+                if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    return []  # It is starting.
                 found = json.loads(await answer.text())
         except OSError:
             return []
