@@ -13,7 +13,7 @@ from stele.client import members as module
 from stele.client.members import Members, Place
 from stele.core.security.identity import Role
 from stele.core.security.level import STEPS, InternalTls
-from stele.errors import BadInput, Unavailable
+from stele.errors import BadInput, SteleError, Unavailable
 from stele.wire.copy.bulk import BulkMember, BulkTable
 from tests.fakes.pki import identity
 
@@ -44,6 +44,21 @@ def test_a_call_is_repeated_when_its_connection_is_closed_by_now() -> None:
         members = Members([place])
         assert [members.call(place, "PUT", "/x", b"body") for _ in range(2)] == [b"ok", b"ok"]
         members.close()
+
+
+def test_an_answer_without_end_is_refused_and_an_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 100_000)
+    long = b"HTTP/1.1 %d X\r\nContent-Length: 9000000000\r\n\r\n" + b"x" * 200_000
+    for status, text in ((200, "more than 100000 bytes"), (503, "x{2000}$")):
+        with member((long % status,)) as place, pytest.raises(SteleError, match=text):
+            Members([place]).call(place, "GET", "/x")
+
+
+def test_an_answer_of_the_greatest_size_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_BYTES_MAX", 100_000)
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
+    with member((whole,)) as place:
+        assert Members([place]).call(place, "GET", "/x") == b"x" * 100_000
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,18 @@ from stele.adapters.tls.peer import Expected, holders
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS
-from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable, Uncertain
+from stele.errors import BadInput, Conflict, Corrupt, Refused, Stale, SteleError, Unavailable, Uncertain
 from stele.wire.copy.bulk import BulkMember, BulkTable
 from stele.wire.unreadable import UNREADABLE
 from stele.wire.urls import http_root, is_host
 
 ADMIN_PORT = 7001
 CALL_SECONDS_MAX = 300.0
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+"""Largest answer of a member that is read as a whole."""
+REFUSAL_BYTES_MAX = 64 * 1024
+"""Bytes of an error that are read."""
+PIECE_BYTES = 64 * 1024
 DETAIL_CHARACTERS_MAX = 2000
 PLACES_MAX = 1000
 """Destinations whose idle connections are kept: two ports of each member."""
@@ -181,9 +186,13 @@ class Members:
     def call(
         self, place: Address | Place, method: str, path: str, body: bytes | None = None, token: str = ""
     ) -> bytes:
-        """Return the response body. Raises the member's error, Unavailable when there is no answer."""
+        """Return the response body. Raises the member's error, Unavailable when there is no answer,
+        and Corrupt when it has more than ANSWER_BYTES_MAX."""
         with self.request(place, method, path, body, token) as response:
-            return response.read()
+            answer = _start(response, ANSWER_BYTES_MAX)
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise Corrupt(f"{place[0]}:{place[1]} answered with more than {ANSWER_BYTES_MAX} bytes")
+            return answer
 
     @contextmanager
     def request(
@@ -199,7 +208,7 @@ class Members:
                 if answer.status == HTTPStatus.UPGRADE_REQUIRED and Place(*place).admin:
                     raise BadInput(TLS_MISSING)
                 if answer.status >= 300:
-                    raise _error(f"{place[0]}:{place[1]}", answer.status, answer.read())
+                    raise _error(f"{place[0]}:{place[1]}", answer.status, _start(answer, REFUSAL_BYTES_MAX))
                 yield answer
         except (OSError, HTTPError) as error:
             cause = _cause(error)
@@ -277,6 +286,14 @@ class _MemberPool(HTTPSConnectionPool):
 def _cause(error: BaseException) -> BaseException:
     """Return the cause below the library's errors, which repeat the URL."""
     return _cause(error.__cause__) if error.__cause__ else error
+
+
+def _start(answer: BaseHTTPResponse, bytes_max: int) -> bytes:
+    """Read a body, of one that is longer than `bytes_max` a bit more than that."""
+    found = bytearray()
+    while len(found) <= bytes_max and (piece := answer.read(PIECE_BYTES)):
+        found += piece
+    return bytes(found)
 
 
 def _error(place: str, status: int, body: bytes) -> SteleError:
