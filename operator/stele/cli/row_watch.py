@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol,
 import typer
 
 from stele.cli import output as out
+from stele.cli.options import Where
 from stele.cli.output import Output
 from stele.errors import BadInput
 
 if TYPE_CHECKING:
+    from stele.adapters.kubernetes.console import Console
     from stele.model.common import ObjectMeta
 
 WATCH_SECONDS = 1.0
@@ -48,14 +50,28 @@ def check_name(name: str | None, *, everywhere: bool) -> None:
         raise BadInput(f"CLUSTER is {name} and -A is given; leave one of them out")
 
 
-def show(found: Sequence[T], view: View[T], output: Output | None, *, everywhere: bool) -> None:
-    """Print all objects."""
+def print_rows(
+    where: Where,
+    look: Callable[["Console"], Awaitable[Sequence[T]]],
+    view: View[T],
+    output: Output | None,
+    *,
+    everywhere: bool,
+    watch: bool,
+) -> None:
+    """Print what `look` finds; with `watch`, each row again that changes, until Ctrl-C."""
+    if watch:
+        where.ask(lambda console: _follow(lambda: look(console), view, output, everywhere=everywhere))
+    _show(where.ask(look), view, output, everywhere=everywhere)
+
+
+def _show(found: Sequence[T], view: View[T], output: Output | None, *, everywhere: bool) -> None:
     if not out.data({view.plural: [view.facts(each) for each in found]}, output):
         view = _with_namespace(view) if everywhere else view
         out.table(view.headers, [view.cells(each) for each in found])
 
 
-async def follow_rows(
+async def _follow(
     look: Callable[[], Awaitable[Sequence[T]]], view: View[T], output: Output | None, *, everywhere: bool
 ) -> None:
     """Print the objects, and then each again that changed; as data, a document for each. Does not end."""

@@ -8,7 +8,7 @@ import typer
 from stele.cli import output as out
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.output import Output
-from stele.cli.row_watch import EverywhereOption, View, WatchOption, check_name, follow_rows, show
+from stele.cli.row_watch import EverywhereOption, View, WatchOption, check_name, print_rows
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console, Table
@@ -46,14 +46,11 @@ def status(
     async def look(console: "Console") -> "list[TabletCluster]":
         return await console.clusters(cluster, everywhere=everywhere)
 
-    view = _clusters_view(wide=output is Output.WIDE)
-    if watch:
-        where.ask(lambda console: follow_rows(lambda: look(console), view, output, everywhere=everywhere))
-    clusters = where.ask(look)
-    if cluster is not None and output in (None, Output.WIDE):
-        _show_cluster(clusters[0])
+    if cluster is not None and not watch and output in (None, Output.WIDE):
+        _show_cluster(where.ask(look)[0])
     else:
-        show(clusters, view, output, everywhere=everywhere)
+        view = _clusters_view(wide=output is Output.WIDE)
+        print_rows(where, look, view, output, everywhere=everywhere, watch=watch)
 
 
 def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
@@ -152,9 +149,7 @@ def members(
         return await console.members(cluster, everywhere=everywhere)
 
     view = _members_view(wide=output is Output.WIDE)
-    if watch:
-        where.ask(lambda console: follow_rows(lambda: look(console), view, output, everywhere=everywhere))
-    show(where.ask(look), view, output, everywhere=everywhere)
+    print_rows(where, look, view, output, everywhere=everywhere, watch=watch)
 
 
 def _members_view(wide: bool) -> "View[TabletMember]":
