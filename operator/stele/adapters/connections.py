@@ -96,8 +96,8 @@ class Connections:
     def _least_needed(self, new: "_Connection") -> "_Connection | None":
         """Return the connection in whose place a new one comes.
 
-        Whoever opens many gives way to others, as long as they are from fewer addresses: requests that are
-        begun and sent byte by byte keep nobody else out.
+        An address that opens many gives way to others, as long as they are from fewer addresses: requests
+        that are begun and sent byte by byte keep nobody else out.
         """
         present, idle = self._all[new.kind], self._idle[new.kind]
         among = idle or present

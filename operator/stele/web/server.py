@@ -1,6 +1,6 @@
 """The application of the page: its files, and JSON about clusters. It reads only, and writes no state.
 
-Whoever reaches its port may read. So it listens on loopback alone, in a pod or on a user's machine, and
+Everybody who reaches its port may read. So it listens on loopback alone, in a pod or on a user's machine, and
 refuses requests that a browser sends for a page of others: those name another host than loopback (DNS
 rebinding), and no other site may read an answer (no CORS).
 """
