@@ -17,9 +17,9 @@ SECONDS ?= 300
 
 # Three at once, also on two cores: many tests wait for leases and disks, and leave the processor to others.
 TESTS := $(PY) -m tests.run
-FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster'
+FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster and not long'
 
-.PHONY: help setup playground test test-fast lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast test-long lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -56,7 +56,10 @@ test-fast: setup ## Tests that need neither a control plane nor a cluster
 docs: setup ## Build the site of docs/ into site/; a broken link or anchor fails
 	.venv/bin/zensical build --strict --clean
 
-test: setup lint docs ## Every test: unit, golden, property, contract, real control plane, kind cluster
+test-long: setup ## Tests that take minutes each: planted bugs in the simulation, and others marked `long`
+	$(TESTS) -n 3 --dist worksteal -m 'long and not cluster' $(PYTEST_ARGS)
+
+test: setup lint docs ## Every test but the long ones: unit, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
 	$(PY) -m e2e.cluster programs
 	$(PY) -m e2e.cluster up

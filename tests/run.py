@@ -1,7 +1,8 @@
 """Runs tests, and those that fail once more, alone: `python -m tests.run [arguments of pytest]`.
 
-`python -m tests.run --all` runs every test: those of the kind cluster, which mostly wait for pods, beside all
-others, which leave the processor to them. What the first print is shown after what the others print.
+`python -m tests.run --all` runs every test but those marked `long`: those of the kind cluster, which mostly
+wait for pods, beside all others, which leave the processor to them. What the first print is shown after what
+the others print.
 
 Many tests start processes and wait for leases and disks. Beside others on a busy machine one of them may miss
 its time. A test that fails passes only if it passes with the machine to itself, and it is named at the end.
@@ -19,14 +20,14 @@ from typing import IO
 
 import pytest
 
-AGAIN_MAX = 8
+AGAIN_MAX = 16
 """Most tests that are run again."""
 
 FAILED = "STELE_FAILED_TESTS"
 """Names the file to which a run writes the tests that failed, a line each, instead of running them again."""
 
-CLUSTER = ("-m", "cluster")
-OTHERS = ("-n", "3", "--dist", "worksteal", "-m", "not cluster")
+CLUSTER = ("-m", "cluster and not long")
+OTHERS = ("-n", "3", "--dist", "worksteal", "-m", "not cluster and not long")
 NICENESS = 10
 """Of the others: a pod that starts must not wait for them."""
 
