@@ -6,10 +6,8 @@ between two of them, floors the longest chain of rooms, circles the sets that im
 
 import argparse
 import ast
-import io
 import statistics
 import subprocess
-import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -184,8 +182,7 @@ MEASURES: dict[str, Callable[[Source], str]] = {
 def checkout(revision: str, folder: Path) -> Source:
     """The source of a revision; raises CalledProcessError when git does not know it."""
     packed = subprocess.run(["git", "archive", revision], check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
     return Source(folder)
 
 
