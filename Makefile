@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PY := .venv/bin/python
+# A registry that is slow or resets once must not end a run of an hour.
+export PIP_RETRIES ?= 10
+export PIP_TIMEOUT ?= 60
 DATA ?=
 DEMO ?=
 SEEDS ?= 200
