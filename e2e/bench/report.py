@@ -126,9 +126,8 @@ def draw(report: Report, console: Console) -> None:
             console.print(_table(section))
             if section.note:
                 console.print(Text(section.note))
-    for goal in report.goals:
-        mark = Text("met    " if goal.met else "MISSED ", style="bold green" if goal.met else "bold red")
-        console.print(mark, Text(f"{goal.text}: {goal.found}"), sep="", soft_wrap=True)
+    if report.goals:
+        console.print(_goals(report.goals))
 
 
 def _facts(report: Report) -> Text:
@@ -136,6 +135,16 @@ def _facts(report: Report) -> Text:
     kind = " (quick)" if report.quick else ""
     end = "" if report.complete else ", not complete"
     return Text(f"{report.name}{kind}, {report.seconds:.0f} s{end}: {', '.join(words)}")
+
+
+def _goals(goals: Sequence[Goal]) -> RenderableType:
+    table = Table(title="Goals", title_justify="left")
+    for title in ("goal", "found", "met"):
+        table.add_column(title)
+    for goal in goals:
+        met = Text("met", style="bold green") if goal.met else Text("MISSED", style="bold red")
+        table.add_row(Text(goal.text), Text(goal.found), met)
+    return table
 
 
 def _table(section: Section) -> RenderableType:

@@ -42,6 +42,20 @@ async def test_group_commits_count_only_what_is_applied_after_a_sync(tmp_path: P
     assert 0 < made.syncs <= made.operations
 
 
+def test_commands_in_a_pipeline_are_held_to_redis_server() -> None:
+    rows = [
+        {"command": command, "pipeline": pipeline, "value_bytes": size, "ratio": 0.5}
+        for command in ("GET", "SET")
+        for pipeline in member.PIPELINES
+        for size in (member.VALUE_BYTES, 1024)
+    ]
+    found = {goal.text: goal.met for goal in member.client_goals(rows)}
+    assert found == {
+        "GET with pipeline 16: at least 0.60 of redis-server": False,
+        "SET with pipeline 16: at least 0.40 of redis-server": True,
+    }
+
+
 def test_a_member_is_filled_restarted_and_still_has_it(tmp_path: Path) -> None:
     with stage(tmp_path, partitions=7) as made:
         only = made.members[0]

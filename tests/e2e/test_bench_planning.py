@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -135,6 +136,7 @@ def few_partitions(event: Event, sizes: Sequence[int]) -> list[tuple[int, Case]]
 
 def test_a_run_fills_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "REFERENCES", [Case(Event.JOIN, 10, 40, 2)])
+    monkeypatch.setattr(planning, "GOAL_PARTITIONS", 40)
     monkeypatch.setattr(planning, "grown_members", few_partitions)
     report = Report("planning", quick=True)
     planning.Planning(report, SMALL, Ours(), [SamePlanner("hazelcast"), SamePlanner("infinispan")]).run()
@@ -151,11 +153,13 @@ def test_a_run_fills_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first["stele_to_hazelcast"] == first["stele_seconds"] / first["hazelcast_seconds"]
     assert all(row["infinispan"] == row["stele"] for row in report.sections[1].rows)
     assert [goal.text for goal in report.goals][1:] == [
-        "join, 10 members, 40 x 2 replicas: no slower than Hazelcast"
+        f"{event}, {members} members, 40 x 2 replicas: no slower than Hazelcast"
+        for members in (3, 10, 20)
+        for event in ("join", "leave", "crash")
     ]
     console = Console(file=io.StringIO(), width=160)
     draw(report, console)
-    assert "no slower than Hazelcast: ratio" in console.file.getvalue()
+    assert re.search(r"no slower than Hazelcast +│ ratio", console.file.getvalue())
     json.dumps(report.as_json())
 
 

@@ -30,7 +30,7 @@ def test_people_see_the_columns_and_what_was_missed() -> None:
     draw(filled(), console)
     text = console.file.getvalue()
     assert text.startswith("planning (quick), 12 s, not complete: cores 2, memory_bytes 1.5 GiB\n")
-    for shown in ("20,000", "12.3", "│    - │", "A note.", "MISSED be quick: ratio 2.00"):
+    for shown in ("20,000", "12.3", "│    - │", "A note.", "│ be quick │ ratio 2.00 │ MISSED │"):
         assert shown in text
     assert "hidden" not in text
 
