@@ -95,7 +95,7 @@ bench-member: setup ## One member beside redis-server; its log, start and tablet
 bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcast and Infinispan (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench copy $(BENCH_ARGS)
 
-bench-steady: setup ## Requests of three members at rest, beside Hazelcast and Infinispan (BENCH_ARGS as above)
+bench-steady: setup ## Requests of three members at rest, beside Hazelcast, Infinispan and redis-server (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench steady $(BENCH_ARGS)
 
 bench-newcomer: setup ## From a clone to the first scale-up in the playground (BENCH_ARGS as above)

@@ -77,8 +77,7 @@ class Program:
 
     def resident_bytes(self) -> int:
         """Memory of the process that is in RAM."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return machine.resident_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
         """User and system time of the process so far."""

@@ -47,6 +47,8 @@ abstract class Grid {
             case "infinispan" -> new InfinispanGrid(number, partitions);
             case "stele-cluster", "stele-proxy" -> new SteleClients(
                 system, System.getProperty("stele.members"), System.getProperty("stele.ca"), System.getProperty("stele.password"));
+            case "lettuce-cluster", "lettuce" -> new LettuceClients(
+                system, System.getProperty("stele.members"), System.getProperty("stele.ca"), System.getProperty("stele.password"));
             default -> throw new IllegalArgumentException("unknown system " + system);
         };
     }

@@ -41,7 +41,7 @@ public final class Node {
                 case "await" -> await(grid, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 case "table" -> table(grid);
                 case "replicate" -> replicate(grid);
-                case "fill", "steady", "transact" -> Steady.answer(grid, words);
+                case "fill", "steady", "transact", "memory" -> Steady.answer(grid, words);
                 default -> clients.answer(words);
             };
         } catch (Throwable error) {

@@ -1,26 +1,35 @@
 package stele.bench;
 
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.SplittableRandom;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * Threads that send the next request when the last one is answered. "fill SIZE KEYS" writes every key once;
+ * Threads that send the next request when the last one is answered. "fill SIZE KEYS THREADS" writes every key once;
  * "steady get|set SIZE KEYS THREADS SECONDS" says how many requests of random keys were answered, and how fast;
  * "transact KIND NUMBER SIZE KEYS THREADS SECONDS" does so for transactions that read and set so many random keys.
+ * "memory" says what this process uses of its heap.
  */
 final class Steady {
+    private static final int COLLECTIONS = 3;
+    private static final int COLLECTION_MILLIS = 200;
+
     private Steady() { }
 
     static String answer(Grid grid, String[] words) throws Exception {
         int[] numbers = Arrays.stream(words).skip(words[0].equals("fill") ? 1 : 2).mapToInt(Integer::parseInt).toArray();
         return switch (words[0]) {
-            case "fill" -> fill(grid, numbers[0], numbers[1]);
+            case "memory" -> memory();
+            case "fill" -> fill(grid, numbers[0], numbers[1], numbers[2]);
             case "steady" -> steady(work(grid, words[1], numbers[0], numbers[1]), numbers[2], numbers[3]);
             default -> {
                 Work work = transactions(grid, words[1], numbers[0], numbers[1], numbers[2]);
@@ -29,15 +38,33 @@ final class Steady {
         };
     }
 
+    /** All that something still refers to. */
+    private static String memory() throws InterruptedException {
+        for (int collection = 0; collection < COLLECTIONS; collection++) {
+            System.gc();
+            Thread.sleep(COLLECTION_MILLIS);
+        }
+        return "{\"heap_bytes\":" + ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed() + "}";
+    }
+
     /** One request; returns how often it failed. */
     private interface Work {
         long once(SplittableRandom chance) throws Exception;
     }
 
-    private static String fill(Grid grid, int size, int keys) {
-        for (int key = 0; key < keys; key++) {
-            grid.set(name(size, key), value(size, key));
+    private static String fill(Grid grid, int size, int keys, int threads) throws Exception {
+        AtomicInteger next = new AtomicInteger();
+        Callable<Void> some = () -> {
+            for (int key = next.getAndIncrement(); key < keys; key = next.getAndIncrement()) {
+                grid.set(name(size, key), value(size, key));
+            }
+            return null;
+        };
+        ExecutorService pool = Executors.newFixedThreadPool(threads);
+        for (Future<Void> each : pool.invokeAll(Collections.nCopies(threads, some))) {
+            each.get();
         }
+        pool.shutdown();
         return "{}";
     }
 
