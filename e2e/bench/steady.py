@@ -69,7 +69,7 @@ class Pace:
     disk_bytes: int
 
 
-FULL = Pace(rounds=3, seconds=5, warm_seconds=4, again_seconds=1, entries=1_000_000, disk_bytes=1 << 30)
+FULL = Pace(rounds=3, seconds=5, warm_seconds=3, again_seconds=1, entries=500_000, disk_bytes=1 << 30)
 QUICK = Pace(rounds=1, seconds=2, warm_seconds=2, again_seconds=1, entries=100_000, disk_bytes=256 << 20)
 
 
