@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.control_plane import ControlPlane, documents
+from stele import __version__
 from stele.copyjob.conf import pod_template
 from stele.copyjob.settings import read_settings
 from stele.master.authority import ca_name
@@ -30,7 +31,7 @@ SETS = (
     "images.spark=spark:1",
     "images.allowed={other:1,registry.test/a/*}",
 )
-ALLOWED = "expected localhost/stele-member:dev, spark:1, other:1, registry.test/a/*"
+ALLOWED = f"expected localhost/stele-member:{__version__}, spark:1, other:1, registry.test/a/*"
 DRY = "--dry-run=server"
 Pod = dict[str, Any]
 

@@ -3,15 +3,21 @@
 import base64
 import json
 import re
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 import yaml
 
 from e2e.cluster.control_plane import REPOSITORY, ControlPlane
+from stele import __version__
 from stele.adapters.environment import read
 from stele.adapters.kubernetes.bulk_job import DEFAULTS, manifest
 from stele.master.manifests import copier_pod, labels, member_pod
@@ -133,6 +139,16 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
         ("admissionPolicies.enabled=true", "images.allowed={a:1,b/*}", "watchNamespaces={default}"),
         ("admissionPolicies.enabled=true", "watchNamespaces={*}"),
         (
+            "images.registry=registry.example.com/team",
+            "images.member.digest=sha256:" + "a" * 64,
+            "operator.replicas=3",
+            "operator.podDisruptionBudget.maxUnavailable=50%",
+            "operator.topologySpreadConstraints[0].maxSkew=1",
+            "operator.topologySpreadConstraints[0].topologyKey=zone",
+            "operator.topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+            "operator.podSecurityContext.runAsUser=null",
+        ),
+        (
             "networkPolicy.enabled=true",
             "networkPolicy.clients[0].podSelector.matchLabels.app=shop",
             "networkPolicy.admins[0].ipBlock.cidr=10.0.0.0/24",
@@ -202,6 +218,117 @@ def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: Con
     assert environment["STELE_WATCH_NAMESPACES"] == "a,b"
     assert environment["STELE_MEMBER_IMAGE"] == "m:1"
     assert {"POD_NAME", "POD_NAMESPACE", "POD_UID", "STELE_SPARK_IMAGE"} <= environment.keys()
+
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("sets", "image"),
+    [
+        ((), f"localhost/stele-operator:{__version__}"),
+        (("images.registry=example.com/team",), f"example.com/team/stele-operator:{__version__}"),
+        (("images.operator.tag=v2",), "localhost/stele-operator:v2"),
+        (
+            ("images.operator.tag=v2", f"images.operator.digest={DIGEST}"),
+            f"localhost/stele-operator:v2@{DIGEST}",
+        ),
+        ((f"images.operator.digest={DIGEST}",), f"localhost/stele-operator@{DIGEST}"),
+        (("images.operator.repository=a.b/c", "images.registry=d.e"), f"a.b/c:{__version__}"),
+        (("images.operator=a.b/c:1", "images.registry=d.e"), "a.b/c:1"),
+    ],
+    ids=str,
+)
+def test_an_image_is_named_by_its_parts_or_as_a_whole(
+    bare_control_plane: ControlPlane, sets: tuple[str, ...], image: str
+) -> None:
+    rendered = by_kind(render(bare_control_plane, "shop", *sets))
+    (container,) = rendered["Deployment"][0]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == image
+    (test,) = rendered["Pod"]
+    assert test["spec"]["containers"][0]["image"] == image
+
+
+def test_a_registry_is_that_of_all_images(bare_control_plane: ControlPlane) -> None:
+    rendered = render(bare_control_plane, "shop", "images.registry=example.com/team")
+    assert "localhost/" not in rendered
+    named = set(re.findall(r"example\.com/team/stele-(\w+):", rendered))
+    assert named == {"operator", "member", "spark", "sql"}
+
+
+def test_two_operators_are_not_drained_at_once(bare_control_plane: ControlPlane) -> None:
+    def budgets(*sets: str) -> list[dict[str, Any]]:
+        return by_kind(render(bare_control_plane, "shop", *sets)).get("PodDisruptionBudget", [])
+
+    assert budgets() == budgets("operator.replicas=2", "operator.podDisruptionBudget.enabled=false") == []
+    (budget,) = budgets("operator.replicas=2")
+    (deployment,) = by_kind(render(bare_control_plane, "shop"))["Deployment"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def test_operators_are_spread_by_their_own_labels_unless_others_are_named(
+    bare_control_plane: ControlPlane,
+) -> None:
+    at = "operator.topologySpreadConstraints"
+    sets = [f"{at}[{number}].topologyKey=zone" for number in (0, 1)]
+    rendered = by_kind(render(bare_control_plane, "shop", *sets, f"{at}[1].labelSelector.matchLabels.a=b"))
+    (deployment,) = rendered["Deployment"]
+    first, second = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert first == {"topologyKey": "zone", "labelSelector": deployment["spec"]["selector"]}
+    assert second == {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
+
+
+def test_the_user_can_be_left_to_the_cluster(bare_control_plane: ControlPlane) -> None:
+    """As OpenShift wants it; what confines the pod stays."""
+    fields = ("runAsUser", "runAsGroup", "fsGroup")
+    sets = [f"operator.podSecurityContext.{each}=null" for each in fields]
+    rendered = by_kind(render(bare_control_plane, "shop", *sets))
+    for pod in (rendered["Deployment"][0]["spec"]["template"], rendered["Pod"][0]):
+        confined = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["spec"]["securityContext"] == confined
+
+
+def answering(exits: ExitStack, statuses: list[int]) -> str:
+    """Answer as an operator that is asked whether it is ready, the last of the answers again and again."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(statuses.pop(0) if len(statuses) > 1 else statuses[0])
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = exits.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    exits.callback(server.shutdown)
+    return f"http://127.0.0.1:{server.server_port}/readyz"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code", "text"),
+    [([200], 0, "ok"), ([503, 200], 0, "ok"), ([503], 1, "HTTP Error 503")],
+    ids=["ready", "later", "never"],
+)
+def test_helm_test_asks_the_operator_whether_it_is_ready(
+    bare_control_plane: ControlPlane, statuses: list[int], code: int, text: str
+) -> None:
+    rendered = by_kind(render(bare_control_plane, "shop"))
+    (pod,), (service,) = rendered["Pod"], rendered["Service"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    # Else the Service would send requests to the test.
+    assert not service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    *command, url = pod["spec"]["containers"][0]["command"]
+    port = service["spec"]["ports"][0]["port"]
+    assert url == f"http://{service['metadata']['name']}.shop:{port}/readyz"
+    with ExitStack() as exits:
+        # No time passes between two questions.
+        script = command[-1].replace("time.sleep(2)", "pass")
+        words = [sys.executable, "-c", script, answering(exits, statuses)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
 
 
 def test_secrets_to_pull_with_reach_every_account_and_every_pod(
@@ -339,13 +466,15 @@ def test_kubernetes_1_29_has_no_such_policy(bare_control_plane: ControlPlane) ->
     assert "ValidatingAdmissionPolicy" not in by_kind(rendered)
 
 
-def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_restricted_namespace_admits_the_operator_and_its_test(
+    control_plane: ControlPlane, namespace: str
+) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
     control_plane.kubectl("label", "namespace", namespace, label)
-    (deployment,) = by_kind(render(control_plane, namespace))["Deployment"]
-    template = deployment["spec"]["template"]
+    rendered = by_kind(render(control_plane, namespace))
+    template = rendered["Deployment"][0]["spec"]["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": template["spec"]}
-    control_plane.apply(namespace, pod)
+    control_plane.apply(namespace, pod, *rendered["Pod"])
 
 
 @pytest.mark.parametrize(
@@ -354,6 +483,12 @@ def test_a_restricted_namespace_admits_the_operator(control_plane: ControlPlane,
         ("spark.existingSecret=No_Name", "at '/spark/existingSecret'"),
         ("images.pullPolicy=Sometimes", "at '/images/pullPolicy': value must be one of"),
         ("images.operator=", "at '/images/operator': minLength"),
+        ("images.operator.tags=1", "at '/images/operator': additional properties 'tags' not allowed"),
+        ("images.operator.digest=sha256:1", "at '/images/operator/digest'"),
+        ("images.operator.repository=a@b", "at '/images/operator/repository'"),
+        ("images.registry=example.com/", "at '/images/registry'"),
+        ("operator.podDisruptionBudget.maxUnavailable=half", "at '/operator/podDisruptionBudget/maxUnavail"),
+        ("operator.topologySpreadConstraints=zone", "at '/operator/topologySpreadConstraints': got string"),
         ("watchNamespaces={shop*}", "at '/watchNamespaces/0'"),
         ("watchNamespaces={*,shop}", 'watchNamespaces: write ["*"] alone, or names'),
         (
@@ -455,6 +590,11 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         "serviceAccounts.executor",
         "images.pullSecrets",
         "images.bulk",
+        "images.registry",
+        "operator.podDisruptionBudget",
+        "operator.topologySpreadConstraints",
+        "operator.podSecurityContext",
+        "operator.securityContext",
     )
     sets = [f"{value}=null" for value in lacking]
     older, fresh = (by_kind(render(bare_control_plane, "shop", *each)) for each in (sets, ()))
@@ -463,6 +603,9 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         assert len(base64.b64decode(secret["data"].pop("secret"))) == 64
     assert older == fresh
     assert read(Settings, environment(older)).executor_account == "stele-executor"
+    # Older charts have one text for each image, which stays.
+    texts = [f"images.{name}=a.b/{name}:0" for name in ("operator", "member", "spark", "bulk")]
+    assert "localhost/" not in render(bare_control_plane, "shop", *texts)
 
 
 def spark_secret(installed: Installed) -> str:

@@ -155,13 +155,33 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* An image of the values, by the key under `images`. */}}
+{{/* An image of the values, by the key under `images`: its whole name, or what that is put together from. */}}
 {{- define "stele.image" -}}
-{{- $image := index .root.Values.images .key | default .default -}}
+{{- $images := .root.Values.images -}}
+{{- $image := index $images .key | default dict -}}
+{{- if not (kindIs "string" $image) -}}
+{{- $name := $image.repository | default (printf "localhost/stele-%s" (ternary "sql" .key (eq .key "bulk"))) -}}
+{{- if $images.registry }}{{ $name = regexReplaceAll "^localhost/" $name (printf "%s/" $images.registry) }}{{ end -}}
+{{- $tag := $image.tag | default (ternary "" .root.Chart.AppVersion (not (empty $image.digest))) -}}
+{{- $image = print $name (ternary "" ":" (empty $tag)) $tag (ternary "" "@" (empty $image.digest)) (default "" $image.digest) -}}
+{{- end -}}
 {{- if and .root.Values.images.requireDigests (not (regexMatch "^\\S+@sha256:[0-9a-f]{64}$" $image)) -}}
-{{- fail (printf "images.%s is %q, and images.requireDigests is set: name it with its digest, NAME@sha256:..." .key $image) -}}
+{{- fail (printf "images.%s is %q, and images.requireDigests is set: name it with its digest, sha256:..." .key $image) -}}
 {{- end -}}
 {{- $image -}}
+{{- end -}}
+
+{{/* The security context of the operator's pod, and that of its container. */}}
+{{- define "stele.podSecurityContext" -}}
+{{- $default := dict "runAsNonRoot" true "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001
+  "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- ternary .Values.operator.podSecurityContext $default (hasKey .Values.operator "podSecurityContext") | toYaml -}}
+{{- end -}}
+
+{{- define "stele.securityContext" -}}
+{{- $default := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true
+  "capabilities" (dict "drop" (list "ALL")) -}}
+{{- ternary .Values.operator.securityContext $default (hasKey .Values.operator "securityContext") | toYaml -}}
 {{- end -}}
 
 {{/* Pull secrets of pods or ServiceAccounts; nothing when no Secret is named. */}}
