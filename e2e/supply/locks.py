@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,17 @@ from e2e.cluster.steps import output, step
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "images" / "locks"
 IMAGES = ("operator", "member", "spark", "sql")
+PLUGIN = "cli"
+"""What `kubectl-stele` as one file has in it."""
 BUILD = "build"
 """What builds: pip, and the build backend of the project and of what comes as source."""
-NAMES = (*IMAGES, BUILD)
+NAMES = (*IMAGES, PLUGIN, BUILD)
 ARCHITECTURES = ("x86_64", "aarch64")
-GLIBC_MINORS = range(36, 16, -1)  # the glibc 2.36 of the images' Debian down to manylinux_2_17 (2014)
+PLUGIN_PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
+PLUGIN_PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "x86_64"), ("darwin", "arm64"))
+GLIBC_OF_IMAGES, GLIBC_OF_PEOPLE = 36, 28  # that of the images' Debian 12; that of RHEL 8
+GLIBC_MIN = 17  # manylinux_2_17 (2014)
+MACOS_MIN = "12_0"
 RESOLVE_SECONDS_MAX = 900.0
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 _ASKED = "# Asked for: "
@@ -62,6 +68,39 @@ class Lock:
     def pins(self) -> tuple[Pin, ...]:
         """All of them, by name."""
         return tuple(sorted((*self.wheels, *self.sources), key=lambda pin: pin.name))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of machine that wheels are chosen for: `system` and `machine` as Python names them."""
+
+    system: str
+    machine: str
+    python: tuple[int, int]
+    glibc_minor: int = GLIBC_OF_PEOPLE
+
+    @property
+    def options(self) -> list[str]:
+        """What makes pip choose for this machine in place of its own; the first platform is preferred."""
+        python = "".join(map(str, self.python))
+        options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+        options += [f"--abi={abi}" for abi in (f"cp{python}", "abi3", "none")]
+        return [*options, *(f"--platform={platform}" for platform in self._platforms())]
+
+    def _platforms(self) -> Iterator[str]:
+        if self.system == "darwin":
+            yield f"macosx_{MACOS_MIN}_{self.machine}"  # pip adds the older ones
+            return
+        for minor in range(self.glibc_minor, GLIBC_MIN - 1, -1):
+            yield f"manylinux_2_{minor}_{self.machine}"
+        yield f"manylinux2014_{self.machine}"
+
+
+def targets(name: str) -> tuple[Target, ...]:
+    """The machines that a lock has wheels for."""
+    if name == PLUGIN:
+        return tuple(Target(*each, python) for each in PLUGIN_PLATFORMS for python in PLUGIN_PYTHONS)
+    return tuple(Target("linux", each, IMAGE_PYTHON, GLIBC_OF_IMAGES) for each in ARCHITECTURES)
 
 
 def requirements(name: str) -> tuple[str, ...]:
@@ -115,7 +154,7 @@ def _parsed(path: Path) -> tuple[tuple[str, ...], tuple[Pin, ...]]:
 def resolve(name: str) -> Lock:
     """Ask the package index for the newest versions that pyproject.toml allows, and for their hashes.
 
-    pip resolves for this machine and the images' Python; hashes are of the wheels of all ARCHITECTURES.
+    pip resolves for this machine and the images' Python; hashes are of the wheels for all of `targets`.
     """
     if found := python_problems(sys.version_info[:2]):
         raise ClusterError(found[0])
@@ -127,8 +166,8 @@ def resolve(name: str) -> Lock:
         sources = {n: version for n, version, file, _ in chosen if not file.endswith(".whl")}
         wheels = {n: version for n, version, _, _ in chosen if n not in sources}
         hashes = {n: {digest} for n, _, _, digest in chosen if n in sources}
-        for architecture in ARCHITECTURES:
-            for n, _, _, digest in _wheels_for(architecture, wheels):
+        for target in targets(name):
+            for n, _, _, digest in _wheels_for(target, wheels):
                 hashes.setdefault(n, set()).add(digest)
     return Lock(asked, _pins(wheels, hashes), _pins(sources, hashes))
 
@@ -137,15 +176,10 @@ def _pins(versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> t
     return tuple(Pin(name, versions[name], tuple(sorted(hashes[name]))) for name in sorted(versions))
 
 
-def _wheels_for(architecture: str, versions: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
-    # The first that fits is taken, as pip does in the image: the one for the newest glibc.
-    tags = [f"manylinux_2_{minor}_{architecture}" for minor in GLIBC_MINORS]
-    tags.append(f"manylinux2014_{architecture}")
-    python = "".join(map(str, IMAGE_PYTHON))
-    options = ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
-    options += [f"--abi={abi}" for abi in (f"cp{python}", "abi3", "none")]
+def _wheels_for(target: Target, versions: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    # The first that fits is taken, as pip does on that machine: for images the one for the newest glibc.
     with tempfile.TemporaryDirectory(prefix="stele-lock-") as nowhere:
-        options += [f"--target={nowhere}", *(f"--platform={tag}" for tag in tags)]
+        options = [*target.options, f"--target={nowhere}"]
         return _report([*options, *(f"{name}=={version}" for name, version in versions.items())])
 
 

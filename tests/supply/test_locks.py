@@ -40,14 +40,22 @@ def test_compiled_wheels_are_locked_for_both_architectures() -> None:
     assert len(rocksdict.hashes) == len(locks.ARCHITECTURES)
 
 
-def test_the_wheel_is_locked_that_pip_takes_in_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(locks, "_report", lambda arguments: asked.extend(arguments) or [])
-    locks._wheels_for(machine(), {"rocksdict": "1"})
+def test_the_wheel_is_locked_that_pip_takes_in_an_image() -> None:
+    (target,) = (each for each in locks.targets("member") if each.machine == machine())
+    asked = target.options
     platforms = [each.removeprefix("--platform=") for each in asked if each.startswith("--platform=")]
     taken = list(tags.platform_tags())
     assert platforms[0] == f"manylinux_2_36_{machine()}"
     assert [tag for tag in taken if tag in platforms] == [tag for tag in platforms if tag in taken]
+
+
+def test_the_plugin_is_locked_for_each_python_and_each_platform() -> None:
+    pins = {pin.name: pin for pin in locks.read(locks.PLUGIN).pins}
+    targets = locks.targets(locks.PLUGIN)
+    assert len(targets) == len(locks.PLUGIN_PYTHONS) * len(locks.PLUGIN_PLATFORMS)
+    assert len(pins["pydantic-core"].hashes) == len(targets)
+    assert all(len(pin.hashes) <= len(targets) for pin in pins.values())
+    assert "rocksdict" not in pins
 
 
 def test_no_lock_names_a_server() -> None:
