@@ -16,13 +16,15 @@ UNTIL ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 AUDIT_ARGS ?=
+VERSION ?=
+RELEASE_ARGS ?=
 SECONDS ?= 300
 
 # Three at once, also on two cores: many tests wait for leases and disks, and leave the processor to others.
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster and not long'
 
-.PHONY: help setup playground test test-fast test-long lint docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast test-long lint release docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -55,6 +57,10 @@ lint: setup ## Types, style and import contracts
 
 test-fast: setup ## Tests that need neither a control plane nor a cluster
 	$(FAST_TESTS) $(PYTEST_ARGS)
+
+release: setup ## Chart, plain manifests, plugin and checksums of this commit into dist/ (VERSION=X.Y.Z checks; RELEASE_ARGS)
+	@$(PY) -m e2e.cluster programs
+	@$(PY) -m e2e.supply release --out dist $(if $(VERSION),--version "$(VERSION)") $(RELEASE_ARGS)
 
 docs: setup ## Build the site of docs/ into site/; a broken link or anchor fails
 	.venv/bin/zensical build --strict --clean

@@ -1,10 +1,13 @@
-"""Bills of materials: what an image consists of, in the JSON of CycloneDX."""
+"""Bills of materials: what an image, or the plugin, consists of, in the JSON of CycloneDX."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.parser import HeaderParser
+from uuid import NAMESPACE_URL, uuid5
 
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -13,26 +16,50 @@ from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
-from e2e.supply.locks import Lock, Pin
+from e2e.supply.locks import PLUGIN, Lock, Pin
 from stele import __version__
 
 SCHEMA = SchemaVersion.V1_6
 _INSTALLED = "install ok installed"
 
 
-def bill(image: str, lock: Lock, dpkg_status: str = "", cargo_lock: str = "") -> str:
-    """The bill of one image: the distributions of its lock, crates, and Debian's packages, if they are given.
+@dataclass(frozen=True)
+class Stamp:
+    """The version and the time of a release, so that its bills are the same whenever they are written."""
+
+    version: str
+    epoch_seconds: int
+
+
+def subject(name: str) -> str:
+    """What the bill of a lock is about."""
+    return "kubectl-stele" if name == PLUGIN else f"stele-{name}"
+
+
+def bill(
+    name: str, lock: Lock, dpkg_status: str = "", cargo_lock: str = "", stamp: Stamp | None = None
+) -> str:
+    """The bill of what a lock is for: its distributions, crates, and Debian's packages, if they are given.
 
     `dpkg_status` is the text of the image's file /var/lib/dpkg/status, `cargo_lock` that of the Cargo.lock of
     the compiled module. A distribution has the hashes of all files of it that an image may be made with, one
-    for each architecture.
+    for each architecture. Without a `stamp` the bill has the time at which it was written.
     """
-    subject = Component(type=ComponentType.CONTAINER, name=f"stele-{image}", version=__version__)
-    bom = Bom(metadata=BomMetaData(component=subject))
+    kind = ComponentType.APPLICATION if name == PLUGIN else ComponentType.CONTAINER
+    whole = Component(
+        type=kind,
+        name=subject(name),
+        version=stamp.version if stamp else __version__,
+        bom_ref=subject(name),
+    )
+    bom = Bom(metadata=BomMetaData(component=whole))
+    if stamp:
+        bom.metadata.timestamp = datetime.fromtimestamp(stamp.epoch_seconds, UTC)
+        bom.serial_number = uuid5(NAMESPACE_URL, f"{subject(name)} {stamp.version} {stamp.epoch_seconds}")
     bom.components.update(map(_distribution, lock.pins))
     bom.components.update(_crates(cargo_lock))
     bom.components.update(_packages(dpkg_status))
-    bom.register_dependency(subject, bom.components)
+    bom.register_dependency(whole, bom.components)
     return make_outputter(bom, OutputFormat.JSON, SCHEMA).output_as_string(indent=1)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from e2e.supply import cli, locks, native
+from e2e.supply import cli, locks, native, sbom
 
 DPKG_STATUS = """\
 Package: libssl3
@@ -35,10 +35,13 @@ def bill(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("image", locks.IMAGES)
+@pytest.mark.parametrize("image", [*locks.IMAGES, locks.PLUGIN])
 def test_a_bill_lists_every_wheel_of_the_lock(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = bill(capsys, image)
-    assert found["metadata"]["component"]["name"] == f"stele-{image}"
+    kind, name = (
+        ("application", "kubectl-stele") if image == locks.PLUGIN else ("container", f"stele-{image}")
+    )
+    assert (found["metadata"]["component"]["type"], found["metadata"]["component"]["name"]) == (kind, name)
     listed = {
         (each["purl"], tuple(sorted(h["content"] for h in each["hashes"] if h["alg"] == "SHA-256")))
         for each in found["components"]
@@ -48,6 +51,18 @@ def test_a_bill_lists_every_wheel_of_the_lock(image: str, capsys: pytest.Capture
     assert listed - crates == {(f"pkg:pypi/{pin.name}@{pin.version}", pin.hashes) for pin in pins}
     (whole,) = (each for each in found["dependencies"] if "dependsOn" in each)
     assert len(whole["dependsOn"]) == len(pins) + len(crates)
+
+
+def test_a_bill_of_a_release_is_the_same_whenever_it_is_written() -> None:
+    stamp = sbom.Stamp("1.2.3", 1_790_000_001)
+    first, second = (sbom.bill("member", locks.read("member"), stamp=stamp) for _ in range(2))
+    assert first == second
+    about = json.loads(first)
+    assert about["metadata"]["timestamp"] == "2026-09-21T14:13:21+00:00"
+    assert about["metadata"]["component"]["version"] == "1.2.3"
+    assert (
+        json.loads(sbom.bill("sql", locks.read("sql"), stamp=stamp))["serialNumber"] != about["serialNumber"]
+    )
 
 
 def test_a_bill_lists_the_crates_of_others(capsys: pytest.CaptureFixture[str]) -> None:
