@@ -62,8 +62,8 @@ def head(repository: Path = PROJECT) -> Commit:
         shown = [line.strip() for line in changed[:CHANGES_SHOWN_MAX]]
         shown += [f"and {len(changed) - len(shown)} more"] if len(changed) > len(shown) else []
         raise ClusterError(
-            f"{repository} has changes, and a release is made of the commit alone. Commit or remove them:\n    "
-            + "\n    ".join(shown)
+            f"{repository} has changes, and a release is made of the commit alone. "
+            + "\n    ".join(["Commit or remove them:", *shown])
         )
     return Commit(repository, name, int(seconds))
 

@@ -30,9 +30,11 @@ def test_only_pyspark_comes_as_source(name: str) -> None:
     assert [pin.name for pin in locks.read(name).sources] == wanted
 
 
-def test_images_have_the_same_version_of_what_they_share() -> None:
-    pins = {pin for name in locks.NAMES for pin in locks.read(name).pins}
+def test_images_have_the_same_version_of_what_they_share_and_the_plugin_too() -> None:
+    pins = {pin for name in (*locks.IMAGES, locks.BUILD) for pin in locks.read(name).pins}
     assert len({pin.name for pin in pins}) == len(pins)
+    versions = {(pin.name, pin.version) for pin in (*pins, *locks.read(locks.PLUGIN).pins)}
+    assert len({name for name, _ in versions}) == len(versions)
 
 
 def test_compiled_wheels_are_locked_for_both_architectures() -> None:
