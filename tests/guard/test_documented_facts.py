@@ -101,6 +101,13 @@ def test_the_list_of_events_is_complete() -> None:
     assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == reasons
 
 
+def test_all_custom_resources_are_removed() -> None:
+    command = re.search(r"kubectl delete crd(.*?)\n```", pages()["docs/operating/uninstall.md"], re.S)
+    assert command is not None
+    named = set(re.findall(r"([a-z]+)\.stele\.dev", command[1]))
+    assert named == {each.stem for each in (ROOT / "crds").glob("*.yaml")}
+
+
 def test_labels_of_metrics_in_queries_have_values_that_exist() -> None:
     reference = (ROOT / "docs/reference/metrics.md").read_text()
     rows = {name: line for line in reference.splitlines() for name in re.findall(r"`(stele_\w+)`", line)}
