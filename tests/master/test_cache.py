@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stele.adapters.kubernetes.api import PODS
+from stele.adapters.kubernetes.api import CLAIMS, PODS
 from stele.master.cache import Cache
 
 
@@ -22,6 +22,22 @@ def filled() -> Cache:
 
 def names(cache: Cache) -> set[str]:
     return {each["metadata"]["uid"] for each in cache.all(PODS)}
+
+
+def test_what_has_a_label_is_found_once_until_an_object_of_the_kind_changes() -> None:
+    cache = filled()
+    marked = pod("a", "marked", 2)
+    marked["metadata"]["labels"] = {"of": "demo"}
+    before = cache.labelled(PODS, "a", "of", "demo")
+    cache.put(PODS, marked)
+    found = cache.labelled(PODS, "a", "of", "demo")
+    assert (before, found) == ((), (marked,))
+    assert cache.labelled(PODS, "a", "of", "demo") is found
+    assert cache.labelled(PODS, "b", "of", "demo") == cache.labelled(PODS, "a", "of", "other") == ()
+    cache.put(CLAIMS, pod("a", "claim", 3))
+    assert cache.labelled(PODS, "a", "of", "demo") is found
+    cache.remove(PODS, marked)
+    assert cache.labelled(PODS, "a", "of", "demo") == ()
 
 
 def test_a_list_of_one_namespace_leaves_the_others_alone() -> None:

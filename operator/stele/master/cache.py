@@ -22,6 +22,7 @@ class Cache:
         self._objects: dict[Kind, dict[Key, Object]] = {}
         self._gone: dict[str, int] = {}
         self._removed: dict[tuple[Kind, Key], Object] = {}
+        self._labelled: dict[Kind, dict[tuple[str, str, str], tuple[Object, ...]]] = {}
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         return self._objects.get(kind, {}).get((namespace, name))
@@ -33,14 +34,18 @@ class Cache:
     def all(self, kind: Kind) -> Iterable[Object]:
         return list(self._objects.get(kind, {}).values())
 
-    def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> list[Object]:
-        """Return objects of one namespace with that label, sorted by name."""
-        labelled = [
-            each
-            for (place, _), each in self._objects.get(kind, {}).items()
-            if place == namespace and (each["metadata"].get("labels") or {}).get(label) == value
-        ]
-        return sorted(labelled, key=lambda each: str(each["metadata"]["name"]))
+    def labelled(self, kind: Kind, namespace: str, label: str, value: str) -> tuple[Object, ...]:
+        """Return objects of one namespace with that label, sorted by name: one tuple until an object of the
+        kind changes."""
+        known, key = self._labelled.setdefault(kind, {}), (namespace, label, value)
+        if key not in known:
+            labelled = (
+                each
+                for (place, _), each in self._objects.get(kind, {}).items()
+                if place == namespace and (each["metadata"].get("labels") or {}).get(label) == value
+            )
+            known[key] = tuple(sorted(labelled, key=lambda each: str(each["metadata"]["name"])))
+        return known[key]
 
     def put(self, kind: Kind, stored: Object) -> None:
         """Store an object that the API server returned or streamed."""
@@ -53,6 +58,7 @@ class Cache:
         if present is not None and _version(present) >= version:
             return
         objects[key] = stored
+        self._labelled.pop(kind, None)
         self._changed(kind, stored)
 
     def remove(self, kind: Kind, stored: Object) -> None:
@@ -62,6 +68,7 @@ class Cache:
         present = objects.get((meta["namespace"], meta["name"]))
         if present is not None and present["metadata"].get("uid") == meta.get("uid"):
             del objects[meta["namespace"], meta["name"]]
+            self._labelled.pop(kind, None)
             self._changed(kind, stored)
 
     def replace(self, kind: Kind, namespace: str | None, listed: list[Object], asked_version: int) -> None:

@@ -10,7 +10,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from stele import __version__
 from stele.adapters import http
 from stele.core.control.state import State
-from stele.core.table.table import version_sum
 from stele.master.metrics import (
     DECISION,
     RECONCILE,
@@ -67,7 +66,7 @@ def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
         left.add_metric(list(key), remaining_bytes(state))
         epoch.add_metric(list(key), state.epoch)
         features.add_metric(list(key), state.operations.change.features)
-        versions.add_metric(list(key), version_sum(state.table.stored))
+        versions.add_metric(list(key), state.table.version_sum)
     return [steps, left, epoch, features, versions]
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -43,6 +44,7 @@ from stele.master.merge_patch import patch_of
 from stele.master.namespace import NamespaceSetup
 from stele.master.network_policies import NetworkPolicies
 from stele.master.nodes import DOUBT_SECONDS, Nodes
+from stele.master.once_per_version import OncePerVersion
 from stele.master.outdated import OutdatedObjects
 from stele.master.placements import waits_until
 from stele.master.plans import RebalanceRequests, show_plans
@@ -64,6 +66,9 @@ log = logging.getLogger(__name__)
 
 STEP_ERRORS = (BadInput, Conflict, Corrupt, Refused)
 """Errors of one object, which say nothing about the next one."""
+
+STATUSES_MAX = 100
+"""Statuses of members that are written in one round: more would hold up decisions."""
 
 Object = dict[str, Any]
 
@@ -87,6 +92,10 @@ class KubernetesClusterObjects:
         self._now = now
         self._api, self._cache, self._settings = api, cache, settings
         self._cluster, self._clock_at = cluster, clock_at
+        self._claims: tuple[object, dict[MemberIndex, str]] = (), {}
+        self._ensured: dict[MemberIndex, tuple[object, ...]] = {}
+        self._last_shown = ""
+        self._spec = OncePerVersion(desired_spec_of)
         self._state: State | None = None
         self._shown_seconds = float("-inf")
         self._children = Children(api, cache, cluster.metadata.namespace)
@@ -157,7 +166,7 @@ class KubernetesClusterObjects:
         return self._cluster.spec.partitions
 
     def desired(self) -> DesiredSpec:
-        desired = replace(desired_spec_of(self.cluster()), groups=self._keyspaces.groups)
+        desired = replace(self._spec(self.cluster()), groups=self._keyspaces.groups)
         return self._security.told(desired, self.cluster())
 
     def member_objects(self) -> tuple[MemberObject, ...]:
@@ -176,9 +185,11 @@ class KubernetesClusterObjects:
     def claims(self) -> dict[MemberIndex, str]:
         """Return the names of the cluster's volume claims that are not being deleted, by member index."""
         claims = self._cache.labelled(CLAIMS, self.namespace, CLUSTER_UID_LABEL, self.volumes_uid)
-        names = [each["metadata"]["name"] for each in claims if not each["metadata"].get("deletionTimestamp")]
-        by_index = {manifests.index_of(self.name, name): name for name in names}
-        return {index: name for index, name in by_index.items() if index is not None}
+        if self._claims[0] is not claims:
+            kept = (each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp"))
+            by_index = {manifests.index_of(self.name, meta["name"]): meta["name"] for meta in kept}
+            self._claims = claims, {index: name for index, name in by_index.items() if index is not None}
+        return self._claims[1]
 
     async def read_nodes(self) -> None:
         """Read the nodes of members that stop or are silent, and of all when topology keys are set."""
@@ -227,8 +238,11 @@ class KubernetesClusterObjects:
 
     async def ensure_member(self, index: MemberIndex) -> None:
         """Create the object, volume and pod that are missing; a pod that has ended is deleted, to be
-        recreated."""
+        recreated. What was as it should be is looked at again once it or the cluster has changed."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
+        present = cluster, *self._present(index)
+        if all(one is other for one, other in zip(self._ensured.get(index, (None,)), present, strict=False)):
+            return
         member = await children.ensure(MEMBERS, manifests.member_object(cluster, index), uid)
         if member is None:
             return
@@ -244,6 +258,13 @@ class KubernetesClusterObjects:
             )
         if has_ended(pod):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
+        elif claim is not None and present[1:] == self._present(index):
+            self._ensured[index] = present
+
+    def _present(self, index: MemberIndex) -> tuple[Object | None, ...]:
+        """Return a member's object, claim and pod as they are in the cache."""
+        name = manifests.name_of(self.name, index)
+        return tuple(self._cache.get(kind, self.namespace, name) for kind in (MEMBERS, CLAIMS, PODS))
 
     async def _make_pod(self, cluster: TabletCluster, member: Object, index: MemberIndex) -> None:
         """Create the pod.
@@ -265,6 +286,7 @@ class KubernetesClusterObjects:
         """Delete the volume (if the spec says so), the pod, and last the object, so that a crash in
         between resumes."""
         name, uid, children = manifests.name_of(self.name, index), self.cluster_uid, self._children
+        self._ensured.pop(index, None)
         if self.cluster().spec.storage.keep_volumes.value == "Delete" and not keep_volume:
             await children.delete(CLAIMS, name, self.volumes_uid)
         member = children.find(MEMBERS, name, uid)
@@ -435,7 +457,12 @@ class KubernetesClusterObjects:
         )
 
     async def _write_members(self, view: View) -> None:
-        for stored, member in self._members.listed:
+        """Write the statuses of as many members as one round may, beginning behind those of the last one."""
+        listed = self._members.listed
+        names = [member.metadata.name for _, member in listed]
+        first = bisect_right(names, self._last_shown) if len(listed) > STATUSES_MAX else 0
+        for stored, member in (*listed[first:], *listed[:first])[:STATUSES_MAX]:
+            self._last_shown = member.metadata.name
             claim = self._children.find(CLAIMS, member.metadata.name, self.volumes_uid)
             status = member_status(member, view, restarts_of(self._members.pod(stored)), claim)
             await self._patch(MEMBERS, member.metadata.name, status.to_dict())

@@ -329,7 +329,7 @@ class ClusterLoop:
             head,
             replicas=self._objects.desired().replicas,
             stamp=state.table.stamp.value,
-            version_sum=sum(row.version for row in state.table.partitions),
+            version_sum=state.table.version_sum,
         )
         if head != self._head:
             await self._store.write_head(head)

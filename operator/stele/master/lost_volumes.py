@@ -1,6 +1,6 @@
 """Volumes that no pod can have, because they are bound to a node that is lost. Pure."""
 
-from stele.core.control.failure_detector import MemberLiveness, MemberObject, NodeState
+from stele.core.control.failure_detector import MemberObject, NodeState
 from stele.core.control.replacement import only_copies
 from stele.core.table.ids import MemberIndex
 from stele.master.view import View
@@ -18,13 +18,17 @@ def unavailable_volumes(view: View) -> dict[MemberIndex, str]:
 
     A member that another one replaces in a moment is not listed.
     """
-    texts = {index: _text(view, each) for index, each in view.state.membership.liveness.items()}
+    texts = {index: unavailable_volume(view, index) for index in view.state.membership.liveness}
     return {index: text for index, text in sorted(texts.items()) if text}
 
 
-def _text(view: View, liveness: MemberLiveness) -> str:
+def unavailable_volume(view: View, index: MemberIndex) -> str:
+    """Return why a member cannot have its volume, and what to do; empty when it can, or is replaced."""
+    liveness = view.state.membership.liveness.get(index)
+    if liveness is None or not liveness.gone(view.now, view.desired.timing):
+        return ""
     member = liveness.member_object
-    if member is None or not _is_bound(member) or not liveness.gone(view.now, view.desired.timing):
+    if member is None or not _is_bound(member):
         return ""
     only = only_copies(view.state, member.index)
     by_itself = (

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from stele.adapters.kubernetes.api import MEMBERS, PODS
-from stele.core.control.failure_detector import MemberObject
+from stele.core.control.failure_detector import NEVER, MemberObject
 from stele.core.table.ids import MemberIndex
 from stele.master.cache import Cache
 from stele.master.children import Children
@@ -23,7 +23,8 @@ Object = dict[str, Any]
 
 
 class MemberObjects:
-    """Each stored version of a TabletMember is parsed once; a member without a pod keeps its node and zone.
+    """Each stored version of a TabletMember is parsed once, and compared with its pod and node once; a member
+    without a pod keeps its node and zone.
 
     `listed` has the stored and the parsed object of each member that the last `read` returned.
     """
@@ -46,6 +47,8 @@ class MemberObjects:
         self._zones: dict[str, tuple[str, ...]] = {}
         self._last_nodes: dict[str, str] = {}
         self._parsed: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
+        self._made: dict[str, tuple[tuple[object, ...], MemberObject]] = {}
+        self._stored: tuple[object, list[Object]] = (), []
         self.listed: tuple[tuple[Object, TabletMember], ...] = ()
 
     def read(self, cluster: TabletCluster) -> tuple[MemberObject, ...]:
@@ -57,8 +60,28 @@ class MemberObjects:
         return tuple(self._facts(cluster, stored, member) for stored, member in self.listed)
 
     def _facts(self, cluster: TabletCluster, stored: Object, member: TabletMember) -> MemberObject:
-        pod, annotations = self.pod(stored), member.metadata.annotations
-        former = self._cache.removed(PODS, self._namespace, member.metadata.name)
+        """Return the member as a decision sees it: the same value until an object that it is made of changes.
+        Times of users' annotations are read each time."""
+        pod, name = self.pod(stored), member.metadata.name
+        former = self._cache.removed(PODS, self._namespace, name)
+        node = self._node(member, pod)
+        made_of = stored, pod, former, cluster, self._nodes.read(node)
+        known = self._made.get(name)
+        if known is not None and all(one is other for one, other in zip(known[0], made_of, strict=True)):
+            return known[1]
+        made = self._make(cluster, stored, member, pod, former)
+        if made.kept_until_seconds == NEVER and made.restart_until_seconds is None:
+            self._made[name] = made_of, made
+        return made
+
+    def _make(
+        self,
+        cluster: TabletCluster,
+        stored: Object,
+        member: TabletMember,
+        pod: Object | None,
+        former: Object | None,
+    ) -> MemberObject:
         zone, node = self._zone(cluster, member, pod), self._node(member, pod)
         return MemberObject(
             member.spec.index,
@@ -73,7 +96,7 @@ class MemberObjects:
             bool(self._outdated.of_pod(cluster, member, pod)),
             self._maintenance.kept_until_seconds(member, node),
             self._restarts.until_seconds(stored),
-            accepted_copies(annotations),
+            accepted_copies(member.metadata.annotations),
             member.spec.replacement,
             node,
             self._nodes.state(node),
@@ -82,7 +105,11 @@ class MemberObjects:
     def stored(self) -> list[Object]:
         """Return the members' objects in the cache, also those that cannot be parsed."""
         labelled = self._cache.labelled(MEMBERS, self._namespace, CLUSTER_LABEL, self._cluster_name)
-        return [each for each in labelled if belongs_to(each, self._cluster_uid)]
+        if self._stored[0] is not labelled:
+            stored = [each for each in labelled if belongs_to(each, self._cluster_uid)]
+            self._stored, names = (labelled, stored), {each["metadata"]["name"] for each in stored}
+            self._made = {name: made for name, made in self._made.items() if name in names}
+        return self._stored[1]
 
     def parse(self, stored: Object) -> TabletMember | Unreadable:
         """Parse each stored version once; objects in the cache are never changed in place."""

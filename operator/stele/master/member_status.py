@@ -8,7 +8,7 @@ from stele.core.control.failure_detector import Life, MemberLiveness
 from stele.core.control.member_list import life_of
 from stele.core.tablet.lifecycle import TabletState
 from stele.master.kstatus import Observed, Progress, Verdict, progress_conditions, with_conditions
-from stele.master.lost_volumes import unavailable_volumes
+from stele.master.lost_volumes import unavailable_volume
 from stele.master.manifests import RESP_PORT
 from stele.master.view import View
 from stele.model import TabletMember
@@ -28,9 +28,7 @@ def member_status(
     shown = None if liveness is None else liveness.member_object
     replica_index = state.table.replica_index
     owned, held = replica_index.owned[index], replica_index.number(index)
-    # Rows that the cluster state keeps have a member that is silent.
-    kept = sum(index in state.table.partitions[number].members for number in state.failover.kept)
-    alone = replica_index.sole[index] + kept
+    alone = replica_index.sole[index] + view.kept[index]
     life = life_of(state, index, view.desired, view.now)
     return TabletMemberStatus(
         observed_generation=member.metadata.generation,
@@ -87,7 +85,7 @@ def _verdict(member: TabletMember, view: View, life: Life, held: int) -> Verdict
         return Progress.STALLED, Reason.MEMBERS_INCOMPATIBLE, liveness.incompatible
     if entry is not None and shown is not None and shown.lite != entry.lite:
         return _role_change(view, life, held, to_lite=shown.lite)
-    if text := unavailable_volumes(view).get(index):
+    if text := unavailable_volume(view, index):
         return Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
     if text := view.maintenance_problems.get(index):
         return Progress.STALLED, Reason.INVALID_RESOURCE, text

@@ -39,13 +39,13 @@ class Nodes:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._read: dict[str, Read] = {}
+        self._nodes: dict[str, Read] = {}
         self._refused = ""
 
     async def refresh(self, names: Iterable[str], now: float, seconds: float = REFRESH_SECONDS) -> None:
         """Read nodes that are new or were read that long ago; failed reads are retried later."""
         for name in sorted({*names}):
-            before = self._read.get(name)
+            before = self.read(name)
             if before is not None and now - before.at_seconds < seconds:
                 continue
             labels, annotations = ({}, {}) if before is None else (before.labels, before.annotations)
@@ -60,21 +60,25 @@ class Nodes:
                 state, self._refused = NodeState.UNKNOWN, f"nodes cannot be read: {error}"
             except SteleError:
                 return
-            self._read[name] = Read(now, labels, state, annotations)
+            self._nodes[name] = Read(now, labels, state, annotations)
+
+    def read(self, name: str) -> Read | None:
+        """Return what was last read of a node; None before."""
+        return self._nodes.get(name)
 
     def state(self, name: str) -> NodeState:
         """Return the node's state when it was last read."""
-        read = self._read.get(name)
+        read = self.read(name)
         return NodeState.UNKNOWN if read is None else read.state
 
     def annotations(self, name: str) -> Annotations:
         """Return those of the node when it was last read; none before."""
-        read = self._read.get(name)
+        read = self.read(name)
         return {} if read is None else read.annotations
 
     def path(self, name: str, keys: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the node's domain for each key; None when it has not been read yet."""
-        read = self._read.get(name)
+        read = self.read(name)
         return None if read is None else tuple(read.labels.get(key, "") for key in keys)
 
     def unreadable(self) -> str:
@@ -88,7 +92,7 @@ class Nodes:
             return self.unreadable()
         for name in sorted({*names}):
             for key in keys:
-                if name in self._read and key not in self._read[name].labels:
+                if name in self._nodes and key not in self._nodes[name].labels:
                     return f"node {name} has no label {key}: its members count as one domain"
         return ""
 

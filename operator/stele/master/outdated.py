@@ -7,6 +7,7 @@ from stele.adapters.kubernetes.api import CLAIMS, PODS, Kind
 from stele.core.security.level import InternalTls
 from stele.master import manifests
 from stele.master.children import Children
+from stele.master.once_per_version import OncePerVersion
 from stele.master.revision import has_revision, outdated_claim, outdated_pod
 from stele.master.settings import Settings
 from stele.model import TabletCluster, TabletMember
@@ -19,7 +20,9 @@ class OutdatedObjects:
 
     def __init__(self, children: Children, settings: Settings) -> None:
         self._children, self._settings = children, settings
-        self._revision: tuple[TabletCluster, str] | None = None
+        self._revision_of = OncePerVersion(
+            lambda cluster: manifests.member_revision(cluster, settings.members)
+        )
 
     def of_pod(self, cluster: TabletCluster, member: TabletMember, pod: Object | None) -> list[str]:
         """Return what differs in the member's pod; empty when nothing does or there is none."""
@@ -45,12 +48,6 @@ class OutdatedObjects:
             growing += resizes
             updated += not differences and not resizes and pod is not None
         return updated, (*old, *self._of_copier(cluster, level)), tuple(growing)
-
-    def _revision_of(self, cluster: TabletCluster) -> str:
-        """Return the revision of members' pods, computed once for each version of the cluster."""
-        if self._revision is None or self._revision[0] is not cluster:
-            self._revision = cluster, manifests.member_revision(cluster, self._settings.members)
-        return self._revision[1]
 
     def _of_claim(self, cluster: TabletCluster, member: TabletMember) -> list[str]:
         claim = self._children.find(CLAIMS, member.metadata.name, cluster.volumes_uid)

@@ -28,6 +28,7 @@ from stele.master.certificates import Certificates, listed
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import copier_name, wants_copier
 from stele.master.master_certificate import MasterCertificate
+from stele.master.once_per_version import OncePerVersion
 from stele.master.secret_volumes import tls_name
 from stele.master.settings import Settings
 from stele.master.users import Users
@@ -65,6 +66,7 @@ class ClusterSecurity:
         self.master = MasterCertificate()
         self._certificates = Certificates(self._secrets, self.master)
         self._users = Users(self._secrets, store, cache, place)
+        self._asked = OncePerVersion(lambda cluster: (cluster.clients, cluster.security.members.asks_tls))
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
         self._users_problem: SteleError | None = None
@@ -74,7 +76,7 @@ class ClusterSecurity:
 
     def told(self, desired: DesiredSpec, cluster: TabletCluster) -> DesiredSpec:
         """Return what members are told: they keep what they have of a level that is not ready."""
-        clients, before = cluster.clients, cluster.status.security
+        (clients, asks_member_tls), before = self._asked(cluster), cluster.status.security
         self._begun_at = InternalTls.OFF
         if cluster.is_new:
             self._begun_closed = self._asks_tls(cluster) or _asks_auth(cluster)
@@ -83,7 +85,7 @@ class ClusterSecurity:
         reached = before.tls is not None and LEVELS.index(clients.asked_tls) <= LEVELS.index(before.tls)
         if not (clients.asked_tls is ClientTls.OFF or reached or self._uses_tls):
             desired = replace(desired, client_tls=None, client_certificates=None)
-        if cluster.security.members.asks_tls and not self._uses_tls:
+        if asks_member_tls and not self._uses_tls:
             desired = replace(desired, member_tls=WantedTls(None))
         if not (clients.asked_auth in (ClientAuth.OFF, before.auth) or not self._users.waits):
             desired = replace(desired, auth=None)

@@ -6,7 +6,6 @@ from datetime import datetime
 from stele.core.control.commands import ClusterState
 from stele.core.control.operations.move import Step
 from stele.core.control.state import State
-from stele.core.table.table import version_sum
 from stele.master.conditions import cluster_conditions
 from stele.master.kstatus import Progress, Verdict, progress_conditions, with_conditions
 from stele.master.view import View
@@ -57,7 +56,7 @@ def cluster_status(cluster: TabletCluster, view: View, rebalance: str) -> Tablet
         restarted_at=cluster.metadata.annotations.get(RESTARTED_AT, ""),
         partitions=view.parts,
         stamp=str(state.table.stamp.value),
-        version_sum=version_sum(state.table.stored),
+        version_sum=state.table.version_sum,
         migrations=MigrationCounts(
             active=len(state.operations.migrations),
             waiting=len(state.rebalance.queues)

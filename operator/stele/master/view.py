@@ -12,7 +12,6 @@ from stele.core.control.rebalance.data_members import expected_members
 from stele.core.control.requests import RebalanceRequest
 from stele.core.control.state import DesiredSpec, State
 from stele.core.table.ids import MAX_REPLICAS, MemberIndex
-from stele.core.table.table import version_sum
 from stele.model.cluster_status import PartitionCounts, SecurityStatus
 from stele.model.conditions import Reason
 
@@ -83,7 +82,7 @@ class View:
 
     @property
     def formed(self) -> bool:
-        return version_sum(self.state.table.stored) > 0
+        return self.state.table.formed
 
     @property
     def without_table(self) -> list[str]:
@@ -126,6 +125,12 @@ class View:
         """Whether some data member keeps its data, or may soon: a member is to come or to come back."""
         members = expected_members(self.state, self.desired, self.now)
         return self.short or not all(each.leaving for each in members)
+
+    @cached_property
+    def kept(self) -> Counter[MemberIndex]:
+        """Count each member's rows that the cluster state keeps although one of their members is silent."""
+        rows = self.state.table.partitions
+        return Counter(member for number in self.state.failover.kept for member in rows[number].members)
 
     @property
     def waits(self) -> str:

@@ -164,7 +164,7 @@ def _change_tls(state: State, observation: Observation) -> None:
     known = [state.membership.liveness[index].report for index in state.table.members]
     reported = [None if report is None else report.member_tls for report in known]
     plain = any(report is not None and report.plain_links for report in known)
-    formed = any(row.version for row in state.table.partitions)
+    formed = state.table.formed
     level = state.tls.drive(observation.desired.member_tls, reported, formed=formed, plain=plain)
     if level is not None:
         state.emit("MemberTlsChanged", f"TLS among members: {level}, after {state.tls.level}")
@@ -206,11 +206,7 @@ def _assign_first(state: State, observation: Observation) -> None:
 
     A member that has data but cannot join shows that the table was lost, which must stay visible.
     """
-    if (
-        any(row.version for row in state.table.partitions)
-        or observation.desired.paused
-        or not observation.desired.join_allowed
-    ):
+    if state.table.formed or observation.desired.paused or not observation.desired.join_allowed:
         return
     if not places_known(state) or any(map(holds_data, state.membership.liveness.values())):
         return

@@ -23,7 +23,7 @@ def usable_features(state: State) -> int:
     Silent members of the list count, too, and so do members that are about to join.
     """
     features = state.operations.change.features
-    if features >= state.spoken.most or not any(row.version for row in state.table.stored.partitions):
+    if features >= state.spoken.most or not state.table.formed:
         return features
     if any(state.membership.liveness[index].report is None for index in state.table.members):
         return features

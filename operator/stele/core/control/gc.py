@@ -64,10 +64,13 @@ def _tablets(
     gets a new copy.
     """
     assert liveness.report is not None
+    mismatched = sorted(state.mismatched(liveness))
+    if not mismatched:
+        return []
     copied = {copy.partition for copy in liveness.report.copies}
     able = sum(1 for index in state.table.members if index not in state.membership.leaving)
     commands: list[Command] = []
-    for number in sorted(state.mismatched(liveness)):
+    for number in mismatched:
         row = state.table.partitions[number]
         if liveness.tablet_state(number) not in HOLDS_DATA or member in row.members or not row.replicas:
             continue

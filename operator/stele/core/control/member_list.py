@@ -41,7 +41,7 @@ def update_dictionary(state: State, observation: Observation) -> Dictionary | No
             if not shown.deleting and pod is not None:
                 _join(state, members, liveness, observation.desired)
             continue
-        if pod is not None and pod.address and not liveness.ended:
+        if pod is not None and pod.address not in ("", members[index].address) and not liveness.ended:
             members[index] = replace(members[index], address=pod.address)
         if liveness.reachable(observation.now, observation.desired.timing):
             members[index] = _as_desired(state, members[index], shown, holds=index in in_rows)
@@ -88,7 +88,7 @@ def _join_refusal(
     if other is not None:
         text = f"has the identity of {other.name}: its volume is a copy; give it an empty one"
         return "DuplicateMember", text
-    if not any(row.version for row in state.table.partitions) and holds_data(liveness):
+    if not state.table.formed and holds_data(liveness):
         return "TableMissing", "holds tablets and the table is empty: restore the ConfigMaps of the table"
     if len(members) >= MEMBERS_MAX:
         return "TooManyMembers", f"cannot join: there are {len(members)} members, the most that a table names"

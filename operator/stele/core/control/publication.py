@@ -78,7 +78,7 @@ def exchange_request(
         known=liveness.tablets_number,
         may_stop=index in state.stops.may_stop,
         settings=settings.at(state.tls.level) if settings is not None and state.recovered else settings,
-        without_copy=None if without_copy is None else tuple(sorted(without_copy & liveness.tablets.keys())),
+        without_copy=_held(liveness, without_copy),
         catalog=catalog if member is not None and _lacks_catalog(state, liveness, catalog) else None,
         clear=None if member is None else clear,
         over_quota=over_quota,
@@ -88,6 +88,11 @@ def exchange_request(
     return request, table.cursor
 
 
+def _held(liveness: MemberLiveness, numbers: frozenset[PartitionId] | None) -> tuple[PartitionId, ...] | None:
+    """Return those of the partitions that the member has a tablet of; the cost is that of its tablets."""
+    return None if numbers is None else tuple(sorted(numbers.intersection(liveness.tablets)))
+
+
 def _table_for(state: State, liveness: MemberLiveness) -> _Publication:
     """Return the rows that a member lacks, and the member list if it lacks that."""
     if not state.recovered or state.table.staged:
@@ -95,7 +100,7 @@ def _table_for(state: State, liveness: MemberLiveness) -> _Publication:
     base, rows = state.table.rows_since(liveness.published)
     lacks_list = not base or not _has_member_list(state, liveness)
     cursor = TableCursor(state.table.changes, state.table.stamp.value)
-    return _Publication(rows, not base, _member_list(state) if lacks_list else (), cursor)
+    return _Publication(rows, not base, state.table.member_list if lacks_list else (), cursor)
 
 
 def _wants_tablets(state: State, index: MemberIndex) -> bool:
@@ -103,11 +108,6 @@ def _wants_tablets(state: State, index: MemberIndex) -> bool:
     if state.failover.recovering:
         return index not in state.failover.volumes
     return index in state.table.members and not state.recovered
-
-
-def _member_list(state: State) -> tuple[MemberInfo, ...]:
-    members = state.table.members.values()
-    return tuple(MemberInfo(each.index, each.name, each.uuid, each.address, each.lite) for each in members)
 
 
 def _has_member_list(state: State, liveness: MemberLiveness) -> bool:

@@ -350,7 +350,8 @@ class State:
     def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
         """Return partitions with a tablet at the member but not in the row, or the reverse, by an
         up-to-date report."""
-        return liveness.mismatched(self.table.partitions, self.table.replica_index.of(liveness.index))
+        named = self.table.replica_index.rows_of.get(liveness.index, ())
+        return liveness.mismatched(self.table.partitions, named)
 
     def warn_about(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
         """Emit a warning about a member, unless its problem is already known."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from stele.core.control.commands import Row
+from stele.core.control.commands import MemberInfo, Row
 from stele.core.control.invariants import hold
 from stele.core.control.operations.registry import Operations
 from stele.core.delta import DeltaLog
@@ -18,6 +18,7 @@ from stele.core.table.table import (
     Stamp,
     checked_version,
     version_for_epoch,
+    version_sum,
 )
 
 SHARED_READS_MAX = 64
@@ -29,19 +30,27 @@ def row_of(number: PartitionId, partition: Partition) -> Row:
     return Row(number, partition.version, partition.replicas)
 
 
+def _member_list(members: Mapping[MemberIndex, Member]) -> tuple[MemberInfo, ...]:
+    return tuple(
+        MemberInfo(each.index, each.name, each.uuid, each.address, each.lite) for each in members.values()
+    )
+
+
 class TableView:
     """Written by its own methods only.
 
     Invariants: `claimed[p]` is the highest version that a member was asked to accept for p and that is not
     stored, so the next stored version is above it; `staged` are the rows that this decision wants stored,
     `staged_groups` the groups, None: unchanged; `stored` is the table as it is stored, `partitions`,
-    `members` and `groups` are its parts; `stamp`, `replica_index` and `changes` include every stored row,
-    `unassigned` has the partitions of groups that never had one.
+    `members` and `groups` are its parts; `stamp`, `version_sum`, `replica_index` and `changes` include every
+    stored row, `unassigned` has the partitions of groups that never had one, `blank` counts those outside of
+    groups; `member_list` are `members` as messages have them.
     """
 
     def __init__(self, epoch: int, table: PartitionTable) -> None:
         self._epoch = epoch
         self._set_stored(table)
+        self.member_list = _member_list(table.members)
         self.staged: dict[PartitionId, Partition] = {}
         self.staged_groups: PartitionGroups | None = None
         self.claimed: dict[PartitionId, Version] = {}
@@ -57,13 +66,20 @@ class TableView:
         """Build what is derived from the rows; those from `first` on are new."""
         rows, main = self.partitions, len(self.stored.main)
         self.stamp = Stamp(row.version for row in rows)
+        self.version_sum = version_sum(self.stored)
         self.replica_index = ReplicaIndex(rows, self.groups)
+        self.blank = sum(not rows[number].version for number in range(main))
         self.unassigned = {number for number in range(main, len(rows)) if not rows[number].version}
         self._note({number: rows[number] for number in range(first, len(rows))})
 
     def _note(self, rows: Mapping[PartitionId, Partition]) -> None:
         self._changes.update({number: row_of(number, row) for number, row in rows.items()})
         self._read.clear()
+
+    @property
+    def formed(self) -> bool:
+        """Return whether any partition was ever assigned."""
+        return self.version_sum > 0
 
     @property
     def changes(self) -> int:
@@ -141,6 +157,8 @@ class TableView:
         partitions = list(self.partitions)
         for number, row in rows.items():
             self.replica_index.set(number, partitions[number], row)
+            self.version_sum += row.version - partitions[number].version
+            self.blank -= not partitions[number].version and number in self.stored.main
             partitions[number] = row
             self.stamp.set(number, row.version)
             if self.claimed.get(number, 0) <= row.version:
@@ -152,6 +170,7 @@ class TableView:
     def set_members(self, members: Mapping[MemberIndex, Member]) -> None:
         """Apply a stored member list."""
         self._set_stored(replace(self.stored, members=MappingProxyType(dict(members))))
+        self.member_list = _member_list(members)
 
     def check(self, operations: Operations) -> None:
         """Raise BrokenInvariant for contradictions, also with the running operations."""

@@ -30,8 +30,7 @@ Found = tuple[Mapping[MemberIndex, Member] | None, tuple[Intent, ...]]
 def is_recovering(state: State, observation: Observation) -> bool:
     """Return whether the table is still to be put together from volumes."""
     # Rows of groups may stay without an assignment; those that have one are stored before all others.
-    blank = any(not state.table.partitions[number].version for number in state.table.stored.main)
-    state.failover.recovering = observation.desired.recovery is not None and blank
+    state.failover.recovering = observation.desired.recovery is not None and state.table.blank > 0
     if not state.failover.recovering:
         state.failover.volumes = {}
     return state.failover.recovering

@@ -153,7 +153,7 @@ def _may_plan(state: State, desired: DesiredSpec) -> bool:
         return False
     if state.table.staged_groups is not None:
         return False  # Their numbers of replicas may be those that fit the members.
-    return any(row.version for row in state.table.partitions) and places_known(state)
+    return state.table.formed and places_known(state)
 
 
 def _again(state: State, members: tuple[DataMember, ...], now: float) -> bool:
