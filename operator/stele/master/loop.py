@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from stele.core.control.commands import ClusterState, Command
+from stele.core.control.commands import ClusterState, Command, ExchangeRequest
 from stele.core.control.decide import decide, stored
 from stele.core.control.failover.repair import without_reachable_copy
+from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.invariants import BrokenInvariant
-from stele.core.control.publication import exchange_request
+from stele.core.control.publication import exchange_request, lacks_rows, must_hear, waited_for
 from stele.core.control.state import (
     Decision,
     EnsureMember,
@@ -26,6 +28,7 @@ from stele.core.control.state import (
     RemoveMember,
     RestartMember,
     State,
+    TableCursor,
 )
 from stele.core.formats import SPOKEN, FormatRange
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -52,6 +55,9 @@ WHOLE_TABLES_MAX = 16
 """Requests with the whole table that are under way at once, in all: to encode one for each of many members
 in one round would keep the loop from renewing its Lease, and hold all of their bytes."""
 
+GATHER_SECONDS_MAX = 0.25
+"""Seconds that answers wait for others, at most."""
+
 LAST_COPIES_SECONDS = 1.0
 """Seconds between two searches for partitions without a copy that can be reached."""
 
@@ -69,13 +75,15 @@ class Pace:
     `busy` and `idle` are those between ticks and between heartbeats, `report` between status writes.
 
     Answers that arrive within `gather` are handled together; within `hand_over` while clients wait for a
-    partition whose owner changes.
+    partition whose owner changes, and at rest within `gather_member` for each member that there is. So long,
+    and until a heartbeat at most, members that nothing waits for are not told of changed rows.
     """
 
     busy: float = 0.03
     idle: float = 1.0
     exchange: float = 5.0
     gather: float = 0.02
+    gather_member: float = 0.001
     hand_over: float = 0.004
     report: float = 1.0
     objects: float = 1.0
@@ -148,28 +156,31 @@ class ClusterLoop:
                 await self.step_down()
                 await asyncio.sleep(self._pace.restart)
                 continue
-            await self._sleep(self._pace.busy if busy else self._heartbeat())
+            await self._sleep(self._pace.busy if busy else self._heartbeat(), busy=busy)
 
     def _heartbeat(self) -> float:
         return min(self._pace.idle, self._objects.desired().timing.heartbeat)
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float, *, busy: bool) -> None:
         """Wait for an event or the timeout; answers that arrive in quick succession are handled together."""
         try:
             # Not wait_for: in Python 3.11 it swallows a cancellation that coincides with the event.
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
-                await asyncio.sleep(min(self._gather(), seconds))
+                await asyncio.sleep(min(self._gather(busy=busy), seconds))
         except TimeoutError:
             pass
         self._woken.clear()
 
-    def _gather(self) -> float:
-        """Return the seconds to wait for more answers; shorter in a hand-over, which takes three rounds
-        of messages."""
+    def _gather(self, *, busy: bool) -> float:
+        """Return the seconds to wait for more answers: shorter in a hand-over, which takes three rounds of
+        messages, and longer at rest where many members answer heartbeats."""
         running = () if self.state is None else self.state.operations.migrations.values()
-        return self._pace.hand_over if any(each.holds_clients for each in running) else self._pace.gather
+        if any(each.holds_clients for each in running):
+            return self._pace.hand_over
+        at_rest = 0.0 if busy else min(self._pace.gather_member * len(self._channels), GATHER_SECONDS_MAX)
+        return max(self._pace.gather, at_rest)
 
     async def step_down(self) -> None:
         """Drop all memory. Raises Deposed when the table has a higher epoch than ours."""
@@ -209,13 +220,13 @@ class ClusterLoop:
         self._check_epoch(state)
         changed = await self._commit(state, decision, now)
         self._trace.note(state)
-        self._exchange(state, observed, decision.commands, busy=decision.busy)
+        rows_wait = self._exchange(state, observed, decision.commands, busy=decision.busy)
         if state.recovered:
             # Before, it is not known which jobs go on.
             self._copier.want(decision.jobs, state)
         await self._act(decision, now)
         await self._report(state, decision, now)
-        return decision.busy or changed
+        return decision.busy or changed or rows_wait
 
     @staticmethod
     def _decide(state: State, observed: Observation) -> Decision:
@@ -350,49 +361,83 @@ class ClusterLoop:
         commands_of: Mapping[MemberIndex, tuple[Command, ...]],
         *,
         busy: bool,
-    ) -> None:
-        """Send to every member whose channel is free and that has commands, rows or a heartbeat due."""
+    ) -> bool:
+        """Send to every member whose channel is free and that has commands, rows or a heartbeat due.
+
+        Returns whether members wait for rows, because nothing waits for their answers.
+        """
         for index in self._channels.keys() - state.membership.liveness.keys():
             self._channels.pop(index)
+        request_to = self._requests(state, observed)
+        waited = waited_for(state) if busy else state.membership.liveness.keys()
+        tables, rows_wait = sum(channel.sends_table for channel in self._channels.values()), False
+        for index, liveness in state.membership.liveness.items():
+            channel, address = self._channel(state, liveness)
+            if not address or not channel.free:
+                continue
+            commands, behind = commands_of.get(index, ()), lacks_rows(state, liveness)
+            at_once = index in waited and not liveness.failed
+            pause = self._interval(observed, liveness, at_once=at_once, busy=busy, behind=behind)
+            due = self._now() - channel.sent_seconds >= pause or liveness.end_unconfirmed
+            lacks = must_hear(state, liveness, self._objects.catalog()) and not liveness.failed
+            if due or commands or lacks or (behind and at_once):
+                may_send_table = tables < WHOLE_TABLES_MAX and not liveness.failed
+                clear = self._objects.clear_at(index)
+                request, cursor = request_to(index, commands, clear=clear, may_send_table=may_send_table)
+                brings = request.members or request.catalog is not None or commands
+                if due or brings or (request.rows and at_once):
+                    channel.send(address, request, cursor, self._pace.exchange)
+                    tables += request.full
+                    continue
+            rows_wait = rows_wait or (behind and not liveness.failed)
+        return rows_wait
+
+    def _requests(
+        self, state: State, observed: Observation
+    ) -> Callable[..., tuple[ExchangeRequest, TableCursor | None]]:
+        """Return what makes one round's requests, with what is the same for all members."""
         if self._now() - self._searched_seconds > LAST_COPIES_SECONDS:
             self._searched_seconds = self._now()
             self._without_copy = without_reachable_copy(state, observed.desired, self._now())
-        tables = sum(channel.sends_table for channel in self._channels.values())
-        for index, liveness in state.membership.liveness.items():
-            pod = liveness.member_object.pod if liveness.member_object is not None else None
-            member = state.table.members.get(index)
-            # What Kubernetes shows may be outdated: a pod shown without an address may have one.
-            address = (pod.address if pod is not None else "") or (member.address if member else "")
-            channel = self._channels.get(index)
-            if channel is None:
-                channel = self._channels[index] = Channel(index, self._members, self._now, self.wake)
-            if not channel.free and address != channel.address:
-                channel.abandon()
-            if not address or not channel.free:
-                continue
-            commands = commands_of.get(index, ())
-            request, cursor = exchange_request(
-                state,
-                index,
-                commands,
-                cluster=self._objects.volumes_uid,
-                replicas=observed.desired.replicas,
-                settings=observed.desired.member_settings,
-                without_copy=self._without_copy,
-                catalog=self._objects.catalog(),
-                clear=self._objects.clear_at(index),
-                over_quota=self._objects.over_quota(),
-                may_send_table=tables < WHOLE_TABLES_MAX,
-            )
-            due = self._now() - channel.sent_seconds >= self._interval(observed, busy)
-            brings = request.rows or request.members or request.catalog is not None or commands
-            if due or liveness.end_unconfirmed or brings:
-                channel.send(address, request, cursor, self._pace.exchange)
-                tables += request.full
+        return partial(
+            exchange_request,
+            state,
+            cluster=self._objects.volumes_uid,
+            replicas=observed.desired.replicas,
+            settings=observed.desired.member_settings,
+            without_copy=self._without_copy,
+            catalog=self._objects.catalog(),
+            over_quota=self._objects.over_quota(),
+        )
 
-    def _interval(self, observed: Observation, busy: bool) -> float:
-        """Return the seconds between two exchanges with a member that has no commands."""
-        return self._pace.busy if busy else observed.desired.timing.heartbeat / 2
+    def _channel(self, state: State, liveness: MemberLiveness) -> tuple[Channel, str]:
+        """Return a member's channel, and its address: empty while it is not known."""
+        index = liveness.index
+        pod = liveness.member_object.pod if liveness.member_object is not None else None
+        member = state.table.members.get(index)
+        # What Kubernetes shows may be outdated: a pod shown without an address may have one.
+        address = (pod.address if pod is not None else "") or (member.address if member else "")
+        channel = self._channels.get(index)
+        if channel is None:
+            channel = self._channels[index] = Channel(index, self._members, self._now, self.wake)
+        if not channel.free and address != channel.address:
+            channel.abandon()
+        return channel, address
+
+    def _interval(
+        self, observed: Observation, liveness: MemberLiveness, *, at_once: bool, busy: bool, behind: bool
+    ) -> float:
+        """Return the seconds between two exchanges with a member that has no commands; `behind`: it lacks
+        rows. One that failed may be back, and is tried more often while it is needed."""
+        heartbeat, gather = (
+            observed.desired.timing.heartbeat / 2,
+            self._pace.gather_member * len(self._channels),
+        )
+        if at_once:
+            return self._pace.busy if busy else heartbeat
+        if liveness.failed:
+            return min(heartbeat, max(self._pace.busy, gather)) if busy or behind else heartbeat
+        return min(heartbeat, gather) if behind else heartbeat
 
     async def _act(self, decision: Decision, now: float) -> None:
         """Create and delete objects. One that fails is retried and delays no other."""

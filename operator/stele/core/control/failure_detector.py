@@ -273,6 +273,11 @@ class MemberLiveness:
         return not self.ended and self.ended_seconds > max(self.answered_seconds, self.failed_seconds)
 
     @property
+    def failed(self) -> bool:
+        """Whether the last exchange that has ended failed."""
+        return self.failed_seconds > self.answered_seconds
+
+    @property
     def may_run_twice(self) -> bool:
         """Whether one of its replaced processes may still run."""
         return bool(self.replaced)

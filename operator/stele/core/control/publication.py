@@ -105,9 +105,12 @@ def _table_for(state: State, liveness: MemberLiveness) -> _Publication:
 
 def _wants_tablets(state: State, index: MemberIndex) -> bool:
     """Return whether the member has to report what is on its volume."""
-    if state.failover.recovering:
-        return index not in state.failover.volumes
-    return index in state.table.members and not state.recovered
+    listed = index in state.table.members and not state.recovered
+    return _wants_volume(state, index) if state.failover.recovering else listed
+
+
+def _wants_volume(state: State, index: MemberIndex) -> bool:
+    return state.failover.recovering and index not in state.failover.volumes
 
 
 def _has_member_list(state: State, liveness: MemberLiveness) -> bool:
@@ -125,6 +128,44 @@ def _lacks_groups(state: State, liveness: MemberLiveness) -> bool:
     """Return whether the member has not reported the groups of the table; before, no row of theirs fits."""
     known = 0 if liveness.report is None else liveness.report.groups_version
     return known < state.table.groups.version
+
+
+def waited_for(state: State) -> frozenset[MemberIndex]:
+    """Return the members whose next report something that is under way waits for.
+
+    In a take-over those are the ones that have not reported; later those that take part in an operation, or
+    have not reported yet what they have of a row that has changed, with the other members of such rows, and
+    those that do not answer.
+    """
+    known = state.membership.liveness
+    if not state.recovered:
+        return frozenset(i for i, each in known.items() if each.report is None or _wants_volume(state, i))
+    waited: set[MemberIndex] = set()
+    rows = set(state.failover.shrinking) | state.operations.by_row.keys()
+    for operation in state.operations:
+        waited |= operation.participants
+    for index, liveness in known.items():
+        if liveness.report is None or liveness.lost_seconds is not None or liveness.recheck_all:
+            waited.add(index)
+        elif liveness.recheck:
+            waited.add(index)
+            rows |= liveness.recheck
+    table = state.table.partitions
+    return frozenset(waited.union(*(table[number].members for number in rows if number < len(table))))
+
+
+def lacks_rows(state: State, liveness: MemberLiveness) -> bool:
+    """Return whether rows are published that the member has not confirmed."""
+    behind = liveness.published != state.table.changes
+    publishes = state.recovered and not state.table.staged and liveness.index in state.table.members
+    return behind and publishes
+
+
+def must_hear(state: State, liveness: MemberLiveness, catalog: Catalog) -> bool:
+    """Return whether the member lacks something that does not wait for others: the whole table, the member
+    list, or the catalog."""
+    lacks = not liveness.published or not _has_member_list(state, liveness)
+    return lacks or _lacks_catalog(state, liveness, catalog)
 
 
 def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:
