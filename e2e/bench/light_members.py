@@ -8,9 +8,11 @@ member does per exchange besides (files, replication) costs the master nothing.
 
 import asyncio
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.control import commands as m
@@ -18,7 +20,8 @@ from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Re
 from stele.core.copy.states import CopyState
 from stele.core.delta import DeltaLog
 from stele.core.formats import SPOKEN
-from stele.core.table.table import Stamp
+from stele.core.table.digests import AnyRow, differing_ranges, partitions_of, row_digests
+from stele.core.table.table import EMPTY, Stamp
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import LearnerState
 from stele.wire import control as wire
@@ -36,7 +39,7 @@ class LightMember:
     incarnation: int = 1
     epoch: int = 0
     member_list_version: int = -1
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: MutableMapping[int, Row] = field(default_factory=dict)
     states: dict[int, TabletState] = field(default_factory=dict)
     promised: dict[int, int] = field(default_factory=dict)
     learners: dict[int, m.LearnerReport] = field(default_factory=dict)
@@ -58,21 +61,41 @@ class LightMember:
         if not request.recipient:
             return self._reply("OK")
         self.epoch, self.index = request.epoch, request.self_index
-        if self.partitions != request.partitions:
-            self.partitions, self.stamp = request.partitions, Stamp([0] * request.partitions)
+        if self.partitions < request.partitions:
+            self.partitions = request.partitions
+            self.stamp = Stamp(self.row(number).version for number in range(self.partitions))
         if request.members:
             self.member_list_version = request.member_list_version
-        for row in request.rows:
-            self._adopt(row)
+        self._adopt_all(request)
         results = tuple(getattr(self, f"_{type(each).__name__}")(each) for each in request.commands)
-        reply = self._reply("OK", results, want=request.want_tablets, known=request.known)
+        digests = request.row_digests
+        want = request.want_tablets and digests is None
+        reply = self._reply("OK", results, want=want, known=request.known)
         self._move_learners()
-        return reply
+        return reply if digests is None else self._compared(reply, digests)
+
+    def row(self, number: int) -> AnyRow:
+        """The row of a partition as it was published, an empty one before."""
+        return self.rows.get(number, EMPTY)
+
+    def _compared(self, reply: ExchangeReply, theirs: bytes) -> ExchangeReply:
+        """The reply with those of its rows that differ from the master's."""
+        differing = differing_ranges(self._digests(), theirs)
+        numbers = (number for each in differing for number in partitions_of(each, self.partitions))
+        rows = tuple(self.rows[number] for number in numbers if number in self.rows)
+        return replace(reply, rows=rows, differing=differing)
+
+    def _digests(self) -> bytes:
+        return row_digests([self.row(number) for number in range(self.partitions)])
 
     def _note(self, number: int, state: TabletState) -> None:
         self.states[number] = state
         promised = self.promised.get(number, 0)
         self.changed[number] = m.TabletReport(number, state, 1, LAST, LAST, promised, 0)
+
+    def _adopt_all(self, request: ExchangeRequest) -> None:
+        for row in request.rows:
+            self._adopt(row)
 
     def _adopt(self, row: Row) -> None:
         number = row.partition
@@ -84,8 +107,12 @@ class LightMember:
         self.learners.pop(number, None)
         self.copies.pop(number, None)
         self.accepted.pop(number, None)
-        if self.index in row.replicas and (row.version == 1 or number not in self.states):
-            self._note(number, TabletState.READY)
+        if self.index in row.replicas:
+            self._begin(row)
+
+    def _begin(self, row: Row) -> None:
+        if row.version == 1 or row.partition not in self.states:
+            self._note(row.partition, TabletState.READY)
 
     def _move_learners(self) -> None:
         for number, learner in self.learners.items():

@@ -21,6 +21,7 @@ from stele.adapters.members import client as client_module
 from stele.adapters.members.client import MemberClient
 from stele.core.control import commands as m
 from stele.core.formats import FIRST
+from stele.core.table import digests
 from stele.core.table.table import stamp_of
 from stele.errors import Corrupt, Unavailable
 from stele.member.admin.http import Admin
@@ -218,6 +219,27 @@ async def test_rows_are_told_back_by_their_stamp_and_in_full_when_asked(case: Ca
     assert reply.stamp == stamp_of([1] * PARTITIONS)
     assert reply.rows == ()
     assert set((await case.ask(want_tablets=True)).rows) == set(ROWS)
+
+
+async def test_of_rows_with_known_digests_only_ranges_that_differ_are_told(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "RANGE_ROWS", 2)
+    await case.publish()
+    same = await case.ask(want_tablets=True, row_digests=digests.row_digests(ROWS))
+    assert (same.differing, same.rows, same.members) == ((), (), ())
+    others = (ROWS[0], m.Row(1, 1, (OTHER,)), *ROWS[2:])
+    reply = await case.ask(want_tablets=True, row_digests=digests.row_digests(others))
+    assert (reply.differing, set(reply.rows)) == ((0,), set(ROWS[:2]))
+    assert (await case.ask(row_digests=digests.row_digests(others))).differing is None
+
+
+async def test_a_member_without_rows_differs_in_each_range(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "RANGE_ROWS", 2)
+    reply = await case.ask(want_tablets=True, row_digests=digests.row_digests(ROWS))
+    assert (reply.differing, reply.rows) == ((0, 1), ())
 
 
 async def test_a_member_tells_its_table_without_adopting_anything(case: Case) -> None:

@@ -6,12 +6,15 @@ Data is a list of write ids per tablet, so that a lost write is a missing id. No
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.delta import DeltaLog
 from stele.core.formats import FIRST, GROUPS, KEYSPACES, SPOKEN
 from stele.core.kv.keyspaces import NO_CATALOG
 from stele.core.security.level import InternalTls
+from stele.core.table.digests import differing_ranges, range_of, row_digests
 from stele.core.table.groups import NO_GROUPS
 from stele.core.table.table import stamp_of
 from stele.errors import Unavailable
@@ -71,6 +74,8 @@ class FakeMember:
         self.incarnation = 1
         self.epoch = 0
         self.formats, self.features = SPOKEN, FIRST
+        self.compares = True
+        """Unless its build knows no digests of rows."""
         self.catalog, self.groups = NO_CATALOG, NO_GROUPS
         self.occupied: set[str] = set()
         """Keyspaces with entries in partitions that they share with others."""
@@ -186,9 +191,9 @@ class FakeMember:
         if code:
             return self._reply(code)
         if not request.recipient:
-            return self._reply("OK", want=request.want_tablets)
+            return self._report(request)
         if request.groups is None and request.groups_version > self.groups.version:
-            return self._reply("OK", want=request.want_tablets)
+            return self._report(request)
         self.locked = self.locked if request.epoch == self.epoch else ""
         self.epoch, self.index = request.epoch, request.self_index
         if request.groups is not None:
@@ -215,7 +220,18 @@ class FakeMember:
         if not self.alive:
             raise Unavailable(f"{self.address} died")
         self._probe()
-        return self._reply("OK", results, want=request.want_tablets, known=request.known)
+        return self._report(request, results)
+
+    def _report(self, request: ExchangeRequest, results: tuple[Result, ...] = ()) -> ExchangeReply:
+        """The reply, in a take-over with the rows that differ from the master's; older builds send all."""
+        reply, digests = self._reply("OK", results, want=request.want_tablets, known=request.known), None
+        if request.want_tablets and self.compares:
+            digests = request.row_digests
+        if digests is None:
+            return reply
+        differing = differing_ranges(row_digests([self.row(p) for p in range(self.partitions)]), digests)
+        rows = tuple(row for row in reply.rows if range_of(row.partition) in differing)
+        return replace(reply, rows=rows, differing=differing, members=())
 
     def _check(self, request: ExchangeRequest) -> str:
         if not self.formats.speaks(request.format):

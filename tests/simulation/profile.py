@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 import stele.core.control.rebalance.scheduler
+import stele.core.table.digests
 import stele.core.tablet.log
 import stele.core.tablet.owner
 import stele.member.limits
@@ -55,6 +56,9 @@ class Backups(Enum):
 
 STALENESS_SECONDS = 0.5
 """How long owners go on answering reads of an Available keyspace in runs of that kind."""
+
+RANGE_ROWS = 2
+"""Rows of a digest: small tables have several, too."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,11 @@ class Profile:
         """The product with this profile's limits."""
         before = [getattr(module, name) for module, name, _ in KNOBS]
         staleness = stele.member.limits.STALENESS_SECONDS_MAX
+        range_rows = stele.core.table.digests.RANGE_ROWS
         settings_of, moves_wanted = Keyspaces.settings_of, EntryMoves.wanted
         try:
             stele.member.limits.STALENESS_SECONDS_MAX = STALENESS_SECONDS
+            stele.core.table.digests.RANGE_ROWS = RANGE_ROWS
             if self.listens:
                 Keyspaces.settings_of = lambda *_: Settings(notify="KEAM")  # type: ignore[method-assign]
                 EntryMoves.wanted = True  # type: ignore[assignment,method-assign]
@@ -162,6 +168,7 @@ class Profile:
             yield
         finally:
             stele.member.limits.STALENESS_SECONDS_MAX = staleness
+            stele.core.table.digests.RANGE_ROWS = range_rows
             Keyspaces.settings_of = settings_of  # type: ignore[method-assign]
             EntryMoves.wanted = moves_wanted  # type: ignore[method-assign]
             for (module, name, _), value in zip(KNOBS, before, strict=True):

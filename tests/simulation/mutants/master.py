@@ -181,6 +181,16 @@ def adopted_on_earlier_reports() -> AbstractContextManager[Any]:
     return stack
 
 
+def ranges_that_differ_are_not_sent() -> AbstractContextManager[Any]:
+    """A member that has compared its table with a new master's counts as having it."""
+    real = MemberLiveness.note_published
+
+    def note_published(self: MemberLiveness, number: int, differing: Any = ()) -> None:
+        real(self, number)
+
+    return patch.object(MemberLiveness, "note_published", note_published)
+
+
 def rows_change_while_frozen() -> AbstractContextManager[Any]:
     """Every silent member is taken for one whose volume was wiped."""
     return patch.object(repair, "_wiped", lambda state: frozenset(state.table.members))
@@ -231,6 +241,7 @@ MASTER: Mutants = {
     features_without_a_word: ("mixed", 8, "features only when all members speak them"),
     features_forgotten: ("mixed", 2, "features never fall"),
     copies_begin_again: ("takeovers", 0, "no byte is copied twice for a new master"),
+    ranges_that_differ_are_not_sent: ("takeovers", 0, "safe, balanced and at rest in the end"),
     rows_change_while_frozen: ("states", 1, "rows keep silent members in a state without joining"),
     adopted_on_earlier_reports: (SWARM, 7, "no lower epoch is obeyed"),
     removed_before_its_copies_are_elsewhere: ("nodes", 1, "no row names a member that is removed"),

@@ -15,6 +15,7 @@ from stele.core.formats import FIRST, UNSTATED, FormatRange
 from stele.core.kv.keyspaces import KEYSPACES_MAX, Catalog
 from stele.core.placement.migration import Type
 from stele.core.security.level import InternalTls
+from stele.core.table.digests import DIGEST_BYTES, DIGESTS_BYTES_MAX
 from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, PARTITIONS_MAX, VERSION_MAX
 from stele.core.tablet.lifecycle import TabletState
@@ -95,6 +96,7 @@ Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX - 1)]
 VersionNumber = Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
 Slots = Annotated[tuple[Index | None, ...], msgspec.Meta(max_length=MAX_REPLICAS)]
+Ranges = Annotated[tuple[Number, ...], msgspec.Meta(max_length=DIGESTS_BYTES_MAX // DIGEST_BYTES)]
 Counted = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -369,7 +371,8 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     report has an older version, `clear` for the one member that clears keyspaces. `over_quota` are the
     keyspaces that may not grow; None while the master does not know, and the member keeps what it was told.
     `groups` are there while the member has not reported `groups_version`; `partitions` counts theirs, too. A
-    member without them takes nothing.
+    member without them takes nothing. `row_digests` are those of the master's rows (core.table.digests), to
+    be compared with the member's when `want_tablets` is set; without them it reports every row.
     """
 
     format: int
@@ -395,6 +398,7 @@ class ExchangeRequest(msgspec.Struct, frozen=True):
     over_quota: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] | None = None
     groups: PartitionGroups | None = None
     groups_version: Counted = 0
+    row_digests: Annotated[bytes, msgspec.Meta(max_length=DIGESTS_BYTES_MAX)] | None = None
 
 
 class TabletReport(msgspec.Struct, frozen=True, array_like=True):
@@ -518,8 +522,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
 
     `code` is `OK`, or why nothing was adopted or run: `STALE_EPOCH`, `WRONG_MEMBER`, `WRONG_CLUSTER`,
     `BAD_REQUEST`, `UNKNOWN_FORMAT`, `STARTING`, `NO_SPACE`. `rows` and `members` are the member's whole table
-    if `want_tablets` was set; `accepted` are rows agreed to but not published; `unserved` are owned
-    partitions that do not serve yet.
+    if `want_tablets` was set; with `row_digests` only the rows of the ranges in `differing`, whose digests
+    are others here (None: nothing was compared), and no members. `accepted` are rows agreed to but not
+    published; `unserved` are owned partitions that do not serve yet.
     `tablets` are those that changed after report `base`, which the master has (0: all of them), `dropped` the
     partitions whose tablets are gone since then. `sessions` is None when the member does not report them;
     `staged` names the sessions with a staging directory here. `pod_uid` is that of the process's pod,
@@ -582,3 +587,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     users_problem: Annotated[str, msgspec.Meta(max_length=USERS_PROBLEM_MAX)] = ""
     member_tls: InternalTls | None = None
     plain_links: Annotated[int, msgspec.Meta(ge=0)] = 0
+    differing: Ranges | None = None

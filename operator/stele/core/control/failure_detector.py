@@ -147,6 +147,7 @@ class MemberLiveness:
     steady_since: float | None = None
     report: ExchangeReply | None = None
     published: int = 0
+    differing: frozenset[int] = frozenset()
     replaced_by_uuid: str = ""
     problem: str = ""
     incompatible: str = ""
@@ -232,9 +233,10 @@ class MemberLiveness:
         """Note why its build cannot take part in the cluster; empty when it can."""
         self.incompatible = text
 
-    def note_published(self, number: int) -> None:
-        """Note that it has the table up to that change; 0: it may have none of it."""
-        self.published = number
+    def note_published(self, number: int, differing: Iterable[int] = ()) -> None:
+        """Note that it has the table up to that change, but for these ranges of rows; 0: it may have none of
+        it."""
+        self.published, self.differing = number, frozenset(differing)
 
     def begin_gc(self, now: float, pause_seconds: float) -> bool:
         """Start a search through its tablets. Returns False when the last one was a moment ago."""
@@ -296,7 +298,7 @@ class MemberLiveness:
         """Handle a reply that passed the identity checks."""
         before = self.report
         if before is not None and before.incarnation != report.incarnation:
-            self.published = 0
+            self.note_published(0)
             # A pod never changes its node: another kernel there is that of a restarted node.
             same_pod = bool(report.pod_uid) and report.pod_uid == before.pod_uid
             if not same_pod and self.dead_incarnation < before.incarnation:

@@ -15,17 +15,24 @@ from stele.core.control.member_settings import MemberSettings
 from stele.core.control.state import State, TableCursor
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog
+from stele.core.table.digests import range_of
 from stele.core.table.ids import MemberIndex, PartitionId
+
+DIFFERING_RANGES_MAX = 8
+"""Ranges of rows in which a member's table may differ for it to get these alone: with more it gets every row,
+in its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Publication:
-    """What a member is told of the table; `full`: these are all rows. No cursor: nothing is published."""
+    """What a member is told of the table; `full`: these are all rows. No cursor: nothing is published, and
+    nothing compared by `digests`."""
 
     rows: tuple[Row, ...] = ()
     full: bool = False
     members: tuple[MemberInfo, ...] = ()
     cursor: TableCursor | None = None
+    digests: bytes | None = None
 
 
 _NOTHING = _Publication()
@@ -47,13 +54,12 @@ def exchange_request(
 ) -> tuple[ExchangeRequest, TableCursor | None]:
     """Return the next request to a member and the resulting cursor; None when nothing is published.
 
-    `catalog` is stored already; it is sent to a member that has reported an older one.
+    `catalog` is stored already; it is sent to a member that has reported an older one. A member that lacks
+    the whole table is only asked for a report until `may_send_table`: it can run no commands before.
 
-    A member that lacks the whole table is only asked for a report until it `may_send_table`: it can run no
-    commands before.
-
-    Until the take-over is complete, and while rows are being stored, it only requests a report; while the
-    table is recovered from volumes, one that lets the member adopt nothing.
+    Until the take-over is complete, and while rows are being stored, it only requests a report, first with
+    the rows that differ from the stored ones; while the table is recovered from volumes, with all rows, and
+    the member adopts nothing.
     """
     liveness = state.membership.liveness[index]
     member = None if state.failover.recovering else state.table.members.get(index)
@@ -84,6 +90,7 @@ def exchange_request(
         over_quota=over_quota,
         groups=state.table.groups if member is not None and _lacks_groups(state, liveness) else None,
         groups_version=state.table.groups.version,
+        row_digests=table.digests,
     )
     return request, table.cursor
 
@@ -94,13 +101,23 @@ def _held(liveness: MemberLiveness, numbers: frozenset[PartitionId] | None) -> t
 
 
 def _table_for(state: State, liveness: MemberLiveness) -> _Publication:
-    """Return the rows that a member lacks, and the member list if it lacks that."""
-    if not state.recovered or state.table.staged:
+    """Return the rows that a member lacks, and the member list if it lacks that; in a take-over digests of
+    all rows."""
+    if not state.recovered:
+        return _Publication(cursor=_cursor(state, compared=True), digests=state.table.digests)
+    if state.table.staged:
         return _NOTHING
     base, rows = state.table.rows_since(liveness.published)
+    if base and liveness.differing:
+        known = (row for row in rows if range_of(row.partition) not in liveness.differing)
+        rows = (*state.table.rows_in(liveness.differing), *known)
     lacks_list = not base or not _has_member_list(state, liveness)
-    cursor = TableCursor(state.table.changes, state.table.stamp.value)
-    return _Publication(rows, not base, state.table.member_list if lacks_list else (), cursor)
+    members = state.table.member_list if lacks_list else ()
+    return _Publication(rows, not base, members, _cursor(state))
+
+
+def _cursor(state: State, *, compared: bool = False) -> TableCursor:
+    return TableCursor(state.table.changes, state.table.stamp.value, compared)
 
 
 def _wants_tablets(state: State, index: MemberIndex) -> bool:
@@ -156,7 +173,7 @@ def waited_for(state: State) -> frozenset[MemberIndex]:
 
 def lacks_rows(state: State, liveness: MemberLiveness) -> bool:
     """Return whether rows are published that the member has not confirmed."""
-    behind = liveness.published != state.table.changes
+    behind = liveness.published != state.table.changes or bool(liveness.differing)
     publishes = state.recovered and not state.table.staged and liveness.index in state.table.members
     return behind and publishes
 
@@ -169,6 +186,11 @@ def must_hear(state: State, liveness: MemberLiveness, catalog: Catalog) -> bool:
 
 
 def note_published(liveness: MemberLiveness, cursor: TableCursor, report: ExchangeReply) -> None:
-    """Note that the member has what was published; with a different stamp it missed something and next
-    gets every row."""
-    liveness.note_published(cursor.number if report.stamp == cursor.stamp else 0)
+    """Note that the member has what was published, or the table that it compared with its own, but for some
+    ranges; with a different stamp, or many such ranges, it missed something and next gets every row."""
+    if not cursor.compared:
+        liveness.note_published(cursor.number if report.stamp == cursor.stamp else 0)
+    elif report.differing is None or len(report.differing) > DIFFERING_RANGES_MAX:
+        liveness.note_published(0)
+    else:
+        liveness.note_published(cursor.number, report.differing)

@@ -129,10 +129,14 @@ class DesiredSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableCursor:
-    """The table of a member that has what was published: its position in the changes, and its stamp."""
+    """The table of a member that has what was published: its position in the changes, and its stamp.
+
+    `compared`: nothing was published, the member compares its table with that one.
+    """
 
     number: int
     stamp: int
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The partition table as known to one leadership: what is stored, staged and claimed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -8,6 +8,7 @@ from stele.core.control.commands import MemberInfo, Row
 from stele.core.control.invariants import hold
 from stele.core.control.operations.registry import Operations
 from stele.core.delta import DeltaLog
+from stele.core.table.digests import partitions_of, row_digests
 from stele.core.table.groups import PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, MemberIndex, PartitionId, Version
 from stele.core.table.replica_index import ReplicaIndex
@@ -56,6 +57,7 @@ class TableView:
         self.claimed: dict[PartitionId, Version] = {}
         self._changes = DeltaLog[PartitionId, Row]()
         self._read: dict[int, tuple[int, tuple[Row, ...]]] = {}
+        self._digests = 0, b""
         self._index(0)
 
     def _set_stored(self, table: PartitionTable) -> None:
@@ -96,6 +98,19 @@ class TableView:
             base, rows, _ = self._changes.since(number)
             found = self._read[number] = base, tuple(rows)
         return found
+
+    @property
+    def digests(self) -> bytes:
+        """Return the digests of the stored rows, made once for each change of them."""
+        if self._digests[0] != self.changes:
+            self._digests = self.changes, row_digests(self.partitions)
+        return self._digests[1]
+
+    def rows_in(self, ranges: Iterable[int]) -> list[Row]:
+        """Return all rows of these ranges, as far as the table has them."""
+        rows = self.partitions
+        numbers = (number for each in sorted(ranges) for number in partitions_of(each, len(rows)))
+        return [row_of(number, rows[number]) for number in numbers]
 
     def stage_groups(self, groups: PartitionGroups) -> None:
         """Have this decision store the groups; their rows are staged by a later one."""

@@ -101,7 +101,7 @@ class Exchange:
 
     def _report(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         report = self._reporter.reply(m.OK, "", request.known)
-        return self._reporter.for_take_over(report) if request.want_tablets else report
+        return self._reporter.for_take_over(report, request.row_digests) if request.want_tablets else report
 
     def _refusal(self, request: m.ExchangeRequest) -> tuple[str, str]:
         if not self.started:

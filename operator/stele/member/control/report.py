@@ -9,6 +9,7 @@ from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control import commands as m
 from stele.core.delta import DeltaLog
 from stele.core.formats import FormatRange
+from stele.core.table.digests import differing_ranges
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.clearing import KeyspaceClearer
@@ -102,12 +103,21 @@ class Reporter:
             keyspaces=None if base and base >= self._keyspaces_number else self._keyspaces,
         )
 
-    def for_take_over(self, reply: m.ExchangeReply) -> m.ExchangeReply:
-        """Add what only a new master needs: table and member list, and what it needs to continue copies."""
+    def for_take_over(self, reply: m.ExchangeReply, row_digests: bytes | None) -> m.ExchangeReply:
+        """Add what only a new master needs to continue: sessions, and rows that differ from its own by their
+        digests; without them the whole table, and the member list."""
         table, sessions = self._tablets.table, self._sessions.take_over()
-        members = tuple(table.members.values())
+        if row_digests is None:
+            differing, members = None, tuple(table.members.values())
+        else:
+            differing, members = differing_ranges(table.digests, row_digests), ()
         return msgspec.structs.replace(
-            reply, rows=table.to_rows(), members=members, sessions=sessions, groups=table.groups
+            reply,
+            rows=table.to_rows(differing),
+            differing=differing,
+            members=members,
+            sessions=sessions,
+            groups=table.groups,
         )
 
     def _reply(self, code: str, detail: str) -> m.ExchangeReply:

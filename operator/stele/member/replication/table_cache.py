@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from stele.core.control.commands import ExchangeRequest, MemberInfo, Row
 from stele.core.kv.keyspaces import catalog_fault
+from stele.core.table.digests import partitions_of, row_digests
 from stele.core.table.groups import PartitionGroups, groups_fault, is_extension
 from stele.core.table.steps import jump
 from stele.core.table.table import EMPTY, Partition, Stamp, newer, row_fault
@@ -35,6 +36,7 @@ class TableCache:
             self.me = next((info.index for info in file.members if info.uuid == uuid), -1)
         self.rows = [Partition(row.version, row.replicas) for row in file.rows]
         self._stamp = Stamp(row.version for row in self.rows)
+        self._digests: bytes | None = None
         self._coming: tuple[Row, ...] = ()
         self.features = self._coming_features = file.features
         self.keyspaces = Keyspaces(file.catalog)
@@ -65,6 +67,7 @@ class TableCache:
             raise Corrupt(f"the table has {known} partitions here, {partitions} at the master")
         if partitions > known:
             self.rows += [EMPTY] * (partitions - known)
+            self._digests = None
             self._stamp = Stamp(row.version for row in self.rows)
         self._coming_groups, self.main = groups, groups.main(partitions)
 
@@ -176,9 +179,21 @@ class TableCache:
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
         self._stamp.set(partition, row.version)
+        self._digests = None
 
-    def to_rows(self) -> tuple[Row, ...]:
-        return tuple(Row(p, row.version, row.replicas) for p, row in enumerate(self.rows) if row.version)
+    @property
+    def digests(self) -> bytes:
+        """Return the digests of the rows, made once until a row changes."""
+        if self._digests is None:
+            self._digests = row_digests(self.rows)
+        return self._digests
+
+    def to_rows(self, ranges: Iterable[int] | None = None) -> tuple[Row, ...]:
+        """Return the rows that were ever assigned, as messages have them; with `ranges`, those of these."""
+        total = len(self.rows)
+        parts = [range(total)] if ranges is None else [partitions_of(each, total) for each in ranges]
+        rows = ((number, self.rows[number]) for part in parts for number in part)
+        return tuple(Row(number, row.version, row.replicas) for number, row in rows if row.version)
 
     def to_file(self, coming: Iterable[Row] | None = None) -> TableFile:
         """Return the table to persist, with `coming` rows as if they were known already.
