@@ -24,7 +24,7 @@ SECONDS ?= 300
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster and not long'
 
-.PHONY: help setup playground test test-fast test-long lint release docs storm demo check-demo demo-down bench-planning bench-master bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast test-long lint release docs storm demo check-demo demo-down bench-planning bench-master bench-scale bench-member bench-copy bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_
 
 bench-master: setup ## Migrations, repairs and take-over on a real API server, members without data (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench master $(BENCH_ARGS)
+
+bench-scale: setup ## The master with many partitions and members, in virtual time (BENCH_ARGS as above, or --all)
+	@$(PY) -m tests.simulation.scale_bench $(BENCH_ARGS)
 
 bench-member: setup ## One member beside redis-server; its log, start and tablets (needs redis-server; BENCH_ARGS as above)
 	@$(PY) -m e2e.bench member $(BENCH_ARGS)

@@ -16,26 +16,27 @@ BEGIN, END = "<!-- make bench-master: begin -->", "<!-- make bench-master: end -
 def write(report: Report, folder: Path) -> None:
     """Write the text."""
     folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("master.md").write_text("\n".join([BEGIN, *_lines(report), END, ""]), encoding="utf-8")
+    folder.joinpath("master.md").write_text("\n".join([BEGIN, *lines(report), END, ""]), encoding="utf-8")
 
 
-def _lines(report: Report) -> list[str]:
+def lines(report: Report) -> list[str]:
+    """Return commit, machine, settings, tables and goals, in Markdown."""
     kind = "" if report.complete and not report.quick else ", not all of it"
     facts = ", ".join(
         f"{name.removesuffix('_bytes').replace('_', ' ')} {fact(name, report.facts[name])}"
         for name in SHOWN
         if name in report.facts
     )
-    lines = [
+    found = [
         f"Commit {report.facts['commit']}; the run took {report.seconds:.0f} s{kind}.",
         f"Machine: {facts}.",
         "",
         *settings_table(report),
     ]
     for section in report.sections:
-        lines += ["", *markdown(section)]
-    lines += ["", "| goal | found | met |", "| --- | --- | --- |"]
-    return lines + [
+        found += ["", *markdown(section)]
+    found += ["", "| goal | found | met |", "| --- | --- | --- |"]
+    return found + [
         f"| {each.text} | {each.found} | {'yes' if each.met else '**no**'} |" for each in report.goals
     ]
 

@@ -18,6 +18,7 @@ from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.loop import ClusterLoop, Deposed, Pace
 from stele.master.settings import Settings
 from stele.model import TabletCluster
+from stele.ports.control_loop import Members
 from stele.wire.control import decode_reply, decode_request, encode
 from tests.fakes.api import NAMESPACE, ApiServer, SimApi
 from tests.fakes.copier import NoCopier
@@ -104,6 +105,9 @@ def _resolve(answer: Any, value: bytes | None) -> None:
 class MasterProcess:
     """One start of the operator's container; there may be several at a time, and only one leads."""
 
+    pace = PACE
+    list_seconds = LIST_SECONDS
+
     def __init__(
         self,
         network: Network,
@@ -120,7 +124,7 @@ class MasterProcess:
         self._server = server
         self._api = SimApi(server, self.loop)
         self._api.told = partial(listeners.told, self)
-        self._members = SimMembers(self.loop, kubelet, listeners)
+        self._members: Members = SimMembers(self.loop, kubelet, listeners)
         self._clock = network.clock
         self.cluster: ClusterLoop | None = None
         self.over = ""
@@ -182,7 +186,7 @@ class MasterProcess:
         store = KubernetesTableStore(api, NAMESPACE, CLUSTER, owner, marks)
         now, spoken = self.loop.time, self._spoken
         world = KubernetesClusterObjects(api, self.cache, SETTINGS, cluster, self._wall, now=now)
-        return ClusterLoop(store, self._members, world, NoCopier(), now=now, pace=PACE, spoken=spoken)
+        return ClusterLoop(store, self._members, world, NoCopier(), now=now, pace=self.pace, spoken=spoken)
 
     def _wall(self, seconds: float) -> datetime:
         return BEGAN + timedelta(seconds=seconds + self.loop.wall_seconds)
@@ -198,7 +202,7 @@ class MasterProcess:
             except SteleError:
                 await asyncio.sleep(1.0)
                 continue
-            await asyncio.sleep(LIST_SECONDS)
+            await asyncio.sleep(self.list_seconds)
 
     def _event(self, kind: Kind, stored: Object, gone: bool) -> None:
         """Events come late, may be forgotten, and may come again."""
