@@ -224,9 +224,8 @@ class FakeMember:
 
     def _report(self, request: ExchangeRequest, results: tuple[Result, ...] = ()) -> ExchangeReply:
         """The reply, in a take-over with the rows that differ from the master's; older builds send all."""
-        reply, digests = self._reply("OK", results, want=request.want_tablets, known=request.known), None
-        if request.want_tablets and self.compares:
-            digests = request.row_digests
+        reply = self._reply("OK", results, want=request.want_tablets, known=request.known)
+        digests = request.row_digests if request.want_tablets and self.compares else None
         if digests is None:
             return reply
         differing = differing_ranges(row_digests([self.row(p) for p in range(self.partitions)]), digests)

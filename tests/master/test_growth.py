@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.publication import exchange_request
 from stele.core.table.table import Member, Partition
 from stele.master import kubernetes
 from stele.master.cache import Cache
+from stele.master.desired import desired_spec_of
 from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.member_status import member_status
 from stele.master.once_per_version import OncePerVersion
@@ -75,7 +77,12 @@ async def test_the_sum_of_versions_follows_each_change() -> None:
 
 def test_what_is_made_of_a_version_is_made_once() -> None:
     made: list[int] = []
-    once = OncePerVersion(lambda each: made.append(each.spec.members) or len(made))
+
+    def make(each: TabletCluster) -> int:
+        made.append(each.spec.members)
+        return len(made)
+
+    once = OncePerVersion(make)
     one, other = cluster(members=3), cluster(members=4)
     assert [once(one), once(one), once(other), once(other), once(one)] == [1, 1, 2, 2, 3]
     assert made == [3, 4, 3]
@@ -83,11 +90,10 @@ def test_what_is_made_of_a_version_is_made_once() -> None:
 
 def test_the_spec_is_read_once_for_each_version(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    real = kubernetes.desired_spec_of
 
     def counted(cluster: TabletCluster) -> Any:
         made.append(cluster.spec.members)
-        return real(cluster)
+        return desired_spec_of(cluster)
 
     monkeypatch.setattr(kubernetes, "desired_spec_of", counted)
     spec = {"members": 3, "replicas": 2, "storage": {"size": "1Gi"}, "security": OPEN}
@@ -100,7 +106,7 @@ def test_the_spec_is_read_once_for_each_version(monkeypatch: pytest.MonkeyPatch)
     for _ in range(8):
         world.refresh()
         assert world.desired().members == 3
-    cache.put(kubernetes.CLUSTERS, {**stored, "metadata": {**meta, "resourceVersion": "2"}})
+    cache.put(CLUSTERS, {**stored, "metadata": {**meta, "resourceVersion": "2"}})
     for _ in range(8):
         world.refresh()
         world.desired()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import thread_time
 from typing import Any
+from unittest.mock import patch
 
 from e2e.bench.errors import BenchError
 from e2e.bench.master_rig import WITHOUT_SECURITY, spec_of
@@ -261,7 +262,7 @@ class ScaleRig:
         gc.collect()
         gc.disable()
         vars(self.counts).update(vars(Counts()))
-        planned = planner.plan_migrations
+        planned = vars(planner)["plan_migrations"]
 
         def plan(*args: Any, **kwargs: Any) -> Any:
             before = thread_time()
@@ -270,9 +271,8 @@ class ScaleRig:
             finally:
                 self.counts.plan_seconds = max(self.counts.plan_seconds, thread_time() - before)
 
-        planner.plan_migrations = plan
         try:
-            yield self.counts
+            with patch.object(planner, "plan_migrations", plan):
+                yield self.counts
         finally:
-            planner.plan_migrations = planned
             gc.enable()
