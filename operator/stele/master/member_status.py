@@ -87,7 +87,7 @@ def _verdict(member: TabletMember, view: View, life: Life, held: int) -> Verdict
         return _role_change(view, life, held, to_lite=shown.lite)
     if text := unavailable_volume(view, index):
         return Progress.STALLED, Reason.VOLUME_UNAVAILABLE, text
-    if text := view.maintenance_problems.get(index):
+    if text := view.maintenance_problems.get(index, ""):
         return Progress.STALLED, Reason.INVALID_RESOURCE, text
     if life is Life.DRAINING and held and not view.takes_data:
         return Progress.STALLED, Reason.NO_OTHER_MEMBER, _nowhere(member.metadata.name, held)
