@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stele.adapters import logs
 from stele.adapters.kubernetes.api import CLAIMS, CLUSTERS, MEMBERS, PODS, Kind
 from stele.core.control.failure_detector import MemberLiveness, MemberObject
 from stele.core.control.state import State
@@ -224,6 +225,16 @@ async def test_the_revision_is_computed_once_for_each_version_of_a_cluster(
         for _ in range(3):
             assert len(scene.world.member_objects()) == 2
         assert len(computed) == present
+
+
+async def test_lines_about_a_cluster_have_the_level_of_its_spec_from_the_next_look_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[tuple[str, ...]] = []
+    monkeypatch.setattr(logs, "follow_cluster", lambda *given: followed.append(given))
+    await scene.change(logLevel="DEBUG")
+    scene.world.refresh()
+    assert followed == [(scene.namespace, "demo", "DEBUG")]
 
 
 async def test_nothing_else_of_the_spec_makes_members_outdated(scene: Scene) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+from stele.adapters.logs import LogSettings
 from stele.copyjob.conf import pod_template, spark_conf
 from stele.copyjob.settings import Settings, read_settings
 from stele.core.control.commands import CopyItem
@@ -137,7 +138,8 @@ def test_help_lists_every_variable_that_the_copier_reads():
     done = _copier("--help")
     assert done.returncode == 0
     listed = set(re.findall(r"^(?:STELE|POD)_[A-Z_]+", done.stdout, re.MULTILINE))
-    assert listed == {field.metadata["variable"] for field in fields(Settings) if field.metadata}
+    declared = (*fields(Settings), *fields(LogSettings))
+    assert listed == {field.metadata["variable"] for field in declared if field.metadata}
 
 
 @pytest.mark.parametrize(

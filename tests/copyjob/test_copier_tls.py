@@ -39,6 +39,7 @@ ROUTES = (
     ("POST", "/v1/jobs/s-1/progress"),
     ("GET", "/healthz"),
     ("GET", "/v1/x"),
+    ("PUT", "/v1/log-level"),
 )
 
 
@@ -100,14 +101,14 @@ async def statuses(url: str, context: ssl.SSLContext | None) -> list[int]:
 
 
 SENDERS: dict[str, tuple[dict[str, Any] | None, list[int]]] = {
-    "no certificate": (None, [403, 403, 403, 404, 200, 403]),
-    "the master": ({}, [404, 404, 400, 404, 200, 404]),
-    "a member": ({"role": Role.MEMBER}, [403] * 6),
-    "an administrator": ({"role": Role.ADMIN}, [403] * 6),
-    "another copier": ({"role": Role.COPIER}, [403] * 6),
-    "another cluster": ({"cluster": "33333333-4444"}, [403] * 6),
-    "ended": ({"days": -1}, [403] * 6),
-    "another CA": ({"ca": OTHER}, [BROKEN] * 6),
+    "no certificate": (None, [403, 403, 403, 404, 200, 403, 403]),
+    "the master": ({}, [404, 404, 400, 404, 200, 404, 400]),
+    "a member": ({"role": Role.MEMBER}, [403] * 7),
+    "an administrator": ({"role": Role.ADMIN}, [403] * 7),
+    "another copier": ({"role": Role.COPIER}, [403] * 7),
+    "another cluster": ({"cluster": "33333333-4444"}, [403] * 7),
+    "ended": ({"days": -1}, [403] * 7),
+    "another CA": ({"ca": OTHER}, [BROKEN] * 7),
 }
 
 
@@ -122,7 +123,7 @@ async def test_jobs_are_the_master_s_alone(url: str, tmp_path: Path, sender: str
 
 async def test_plain_requests_are_answered_with_what_to_do(url: str) -> None:
     plain = url.replace("https:", "http:")
-    assert await statuses(plain, None) == [426] * 6
+    assert await statuses(plain, None) == [426] * 7
     async with aiohttp.ClientSession() as session, session.get(f"{plain}/v1/jobs/s-1") as answer:
         assert "use https and show a certificate of role master" in await answer.text()
 
@@ -132,7 +133,7 @@ async def test_without_a_usable_certificate_nobody_is_let_in(tmp_path: Path) -> 
         (tmp_path / "tls" / "tls.key").write_text("nonsense")
         assert (await statuses(url, context_of(None)))[4] == 200, "it keeps the one that it has"
     async with copier(tmp_path, tmp_path / "other", ca=OTHER) as (url, _):
-        assert await statuses(url, context_of(None)) == [BROKEN] * 6
+        assert await statuses(url, context_of(None)) == [BROKEN] * 7
 
 
 class Dialling:

@@ -14,6 +14,7 @@ import stele.copyjob.settings
 import stele.master.settings
 import stele.member.settings
 import stele.transfer.__main__
+from stele.adapters.logs import LogSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\]\((?!\w+:)([^)\s#]+)[^)\s]*\)")
@@ -121,7 +122,8 @@ def _missing(page: str, names: Iterable[str]) -> list[str]:
 
 def test_every_setting_is_in_the_reference() -> None:
     kinds = (stele.copyjob.settings, stele.master.settings, stele.member.settings, stele.transfer.__main__)
-    declared = [field for kind in kinds for field in fields(kind.Settings) if field.metadata]
+    settings = (*(kind.Settings for kind in kinds), LogSettings)
+    declared = [field for each in settings for field in fields(each) if field.metadata]
     assert len(declared) > 40
     assert _missing("settings.md", (field.metadata["variable"] for field in declared)) == []
 

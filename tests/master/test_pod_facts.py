@@ -85,6 +85,12 @@ NO_ROOM = "0/3 nodes are available: 3 Insufficient memory."
             "by a newer build; back-off 10s restarting failed container",
         ),
         (
+            ended_with(
+                'x\n{"timestamp":"t","level":"CRITICAL","logger":"stele.process","message":"LOCKED: no"}\n'
+            ),
+            "CrashLoopBackOff: Error, exit code 1; LOCKED: no; back-off 10s restarting failed container",
+        ),
+        (
             ended_with("a\x1b[31mb\x00c"),
             "CrashLoopBackOff: Error, exit code 1; a [31mb c; back-off 10s restarting failed container",
         ),

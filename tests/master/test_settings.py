@@ -33,7 +33,6 @@ def test_what_the_environment_says_holds() -> None:
     [
         ("STELE_SPARK_IMAGE", "two words"),
         ("STELE_IMAGE_PULL_POLICY", "Sometimes"),
-        ("STELE_LOG_LEVEL", "LOUD"),
         ("STELE_HTTP_PORT", "0"),
         ("STELE_PAGE_PORT", "-1"),
     ],

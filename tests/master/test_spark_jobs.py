@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stele.core.control.commands import CopyItem
+from stele.core.control.member_settings import LogLevel
 from stele.core.control.operations.copy_session import CopySession, Engine, Job, Stage
 from stele.core.control.state import State
 from stele.core.security.level import STEPS, InternalTls
@@ -33,6 +34,7 @@ class Client:
         self.urls: set[str] = set()
         self.submitted: list[CopyJob] = []
         self.cancelled: list[str] = []
+        self.levels: list[LogLevel] = []
 
     def connect(self, url: str) -> Any:
         self.urls.add(url)
@@ -56,6 +58,9 @@ class Client:
         if isinstance(answer, SteleError):
             raise answer
         return answer
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        self.levels.append(level)
 
     async def cancel(self, session: str) -> None:
         self.cancelled.append(session)
@@ -234,3 +239,22 @@ def test_what_a_user_may_ask_of_spark_is_taken_by_the_copier(name: str, end: str
     found = TabletCluster.read(given)
     assert isinstance(found, TabletCluster)
     check_job(job_of(wave(), state_of(), found))
+
+
+async def test_the_copier_hears_of_a_level_that_changes_while_a_job_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copier, "POLL_SECONDS", 0.0)
+    client, level = Client(CopyJobStatus(SESSION, "RUNNING")), "INFO"
+
+    def present() -> TabletCluster:
+        found = cluster()
+        return found.model_copy(update={"spec": found.spec.model_copy(update={"log_level": LogLevel(level)})})
+
+    jobs = SparkJobs(present, lambda: PLAIN, lambda: CA, lambda: None, client.connect)
+    jobs.want([wave()], state_of())
+    for level in ("INFO", "DEBUG", "INFO"):  # noqa: B007  `present` reads it
+        for _ in range(20):
+            await asyncio.sleep(0)
+    await jobs.close()
+    assert client.levels == ["INFO", "DEBUG", "INFO"]

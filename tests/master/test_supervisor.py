@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from stele.adapters import logs
 from stele.adapters.kubernetes.api import CLUSTERS
 from stele.core.control.invariants import BrokenInvariant
 from stele.core.control.state import ClusterEvent, State
@@ -333,3 +334,29 @@ async def test_a_supervisor_that_ends_starts_no_loop_again(
     await supervisor.close()
     await supervisor._match()
     assert len(started) == 1
+
+
+async def test_what_a_loop_logs_names_its_cluster(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[dict[str, Any]] = []
+
+    class Loop(_Loop):
+        async def run(self) -> None:
+            named.append(logs.fields_now())
+            await asyncio.Event().wait()
+
+        async def close(self) -> None: ...
+
+    forgotten: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(logs, "follow_cluster", lambda *given: forgotten.append(given))
+    monkeypatch.setattr(supervisor, "_loop", lambda cluster: Loop())
+    meta = {"namespace": "ns", "name": "demo", "uid": "u", "resourceVersion": "1"}
+    stored = {"metadata": meta, "spec": {"members": 1, "storage": {"size": "1Gi"}}}
+    supervisor.cache.put(CLUSTERS, stored)
+    await supervisor._match()
+    await asyncio.sleep(0)
+    assert named == [{"namespace": "ns", "cluster": "demo"}]
+    assert logs.fields_now() == {}
+    await supervisor.close()
+    assert forgotten == [("ns", "demo", None)]

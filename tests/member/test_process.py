@@ -1,6 +1,7 @@
 """A member's process: its settings, the order in which it begins, and how it ends."""
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 
 from stele.adapters.listening import listen_hosts
+from stele.core.control.member_settings import LogLevel, MemberSettings
 from stele.errors import BadInput
 from stele.member import process
 from stele.member.settings import read_settings
@@ -122,3 +124,22 @@ async def test_every_port_answers_on_ipv6_too(tmp_path: Path) -> None:
                 writer.close()
         async with made.http.get(f"http://[::1]:{metrics}/readyz") as response:
             assert response.status == 200
+
+
+async def test_logs_in_json_and_at_the_level_that_the_master_sends(tmp_path: Path) -> None:
+    names = {"STELE_LOG_NAMESPACE": "shop", "STELE_LOG_CLUSTER": "demo", "STELE_LOG_MEMBER": "demo-0"}
+    async with cluster(tmp_path, 1, replicas=1, STELE_LOG_FORMAT="json", **names) as made:
+        made.settings = MemberSettings(log_level=LogLevel.WARNING)
+        await made.publish()
+        assert await made.members[0].stop() == 0
+        await made.members[0].start(STELE_FSYNC="sometimes")
+        assert await made.members[0].process.wait() == 2
+    lines = [json.loads(line) for line in (tmp_path / "m0.log").read_text().splitlines()]
+    assert {(each["namespace"], each["cluster"], each["member"]) for each in lines} == {
+        ("shop", "demo", "demo-0")
+    }
+    said = [each["message"] for each in lines]
+    assert any(each.startswith("started: ") for each in said)
+    assert "stopped" not in said, "that is of level INFO"
+    assert lines[-1]["level"] == "CRITICAL"
+    assert lines[-1]["message"].startswith("BAD_INPUT: STELE_FSYNC is 'sometimes'; it must be")

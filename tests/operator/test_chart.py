@@ -217,6 +217,7 @@ def test_the_operator_is_confined_and_told_what_it_needs(bare_control_plane: Con
     }
     assert environment["STELE_WATCH_NAMESPACES"] == "a,b"
     assert environment["STELE_MEMBER_IMAGE"] == "m:1"
+    assert environment["STELE_LOG_FORMAT"] == "json"
     assert {"POD_NAME", "POD_NAMESPACE", "POD_UID", "STELE_SPARK_IMAGE"} <= environment.keys()
 
 

@@ -98,11 +98,11 @@ def read(kind: type[S], environment: Mapping[str, str]) -> S:
     return kind(**values)
 
 
-def parser_of(program: str, purpose: str, settings: type[Any]) -> argparse.ArgumentParser:
+def parser_of(program: str, purpose: str, *kinds: type[Any]) -> argparse.ArgumentParser:
     """Return a parser without arguments, whose `--help` lists the variables."""
     return argparse.ArgumentParser(
         prog=program,
         description=f"{purpose} Configured by environment variables:",
-        epilog="\n".join(setting.help() for setting in _settings(settings)),
+        epilog="\n".join(setting.help() for kind in kinds for setting in _settings(kind)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -7,18 +7,24 @@ one job.
 
 import asyncio
 import json
+import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from stele.adapters import http
+from stele.adapters import environment, http, logs
+from stele.adapters.logs import LogSettings
 from stele.adapters.tls.identity import TlsIdentity
 from stele.adapters.tls.role_callers import RoleCallers
 from stele.core.security.identity import Role
 from stele.core.security.rotation import GRACE_SECONDS
+from stele.errors import BadInput
 from stele.transfer import program
+
+log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -45,7 +51,7 @@ class Job:
         )
         assert process.stdout is not None
         async for text in process.stdout:
-            print(text.decode(errors="replace"), end="", flush=True)
+            log.info("%s", text.decode(errors="replace").rstrip())
             try:
                 facts = json.loads(text)
             except ValueError:
@@ -114,6 +120,11 @@ def callers_of(tls_folder: Path) -> RoleCallers:
 
 def serve(port: int, folder: Path, tls_folder: str) -> int:
     """Serve until the process is terminated."""
+    try:
+        logs.start(environment.read(LogSettings, os.environ))
+    except BadInput as wrong:
+        logs.fail("stele-bulk", wrong)
+        return program.SETTINGS_WRONG
     callers = callers_of(Path(tls_folder)) if tls_folder else None
     acceptor = None if callers is None else callers.acceptor
     return program.serve("stele-bulk", application(Job(folder), callers), "", port, acceptor=acceptor)

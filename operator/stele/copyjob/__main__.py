@@ -11,6 +11,7 @@ from aiohttp import web
 
 from stele.adapters import http
 from stele.adapters.environment import parser_of
+from stele.adapters.logs import LogSettings
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.identity import TlsIdentity
 from stele.adapters.tls.role_callers import RoleCallers
@@ -22,6 +23,7 @@ from stele.core.security.identity import Role
 from stele.core.security.rotation import GRACE_SECONDS
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
+from stele.transfer.log_level import add_log_route
 from stele.transfer.program import SETTINGS_WRONG, begin, serve
 from stele.wire.unreadable import UNREADABLE
 
@@ -71,12 +73,15 @@ def make_app(settings: Settings, runner: SparkRunner) -> tuple[web.Application, 
     app.cleanup_ctx.append(running)
     add_job_routes(app, "/v1/jobs", lambda: JobBoard(runner, JOBS_PARALLEL))
     app.router.add_post(PROGRESS, progress)
+    add_log_route(app)
     return app, None if callers is None else callers.acceptor
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM. Return 2 for an invalid setting or argument, 1 when it cannot listen."""
-    parser = parser_of("stele-copier", "Run the copy jobs of a Stele cluster with Spark.", Settings)
+    parser = parser_of(
+        "stele-copier", "Run the copy jobs of a Stele cluster with Spark.", Settings, LogSettings
+    )
     settings = begin(parser, arguments, read_settings)
     if settings is None:
         return SETTINGS_WRONG

@@ -83,7 +83,7 @@ class Driver:
             text = f"Spark did not start in {START_SECONDS_MAX:g} s; see the copier's log"
             raise Refused(text, "DRIVER") from None
         self._application = application
-        log.info("driver of %s runs application %s", self.destination, application)
+        log.info("driver of member %s runs application %s", self.destination, application)
 
     async def copy(self, job: CopyJob, began: Callable[[], None]) -> Ended:
         """Run one job and return its end as reported by the driver. Cancellation stops the job's tasks."""
@@ -117,7 +117,7 @@ class Driver:
         try:
             await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
         except TimeoutError:
-            log.warning("driver of %s does not stop and is killed", self.destination)
+            log.warning("driver of member %s does not stop and is killed", self.destination)
             process.kill()
             await process.wait()
             lost = True
@@ -156,7 +156,7 @@ class Driver:
             while line := await reader.readline():
                 self._take(decode_news(line))
         except ValueError:
-            log.exception("invalid report of the driver of %s", self.destination)
+            log.exception("invalid report of the driver of member %s", self.destination)
         finally:
             transport.close()
             self._fail("the driver process ended; see the copier's log")

@@ -84,7 +84,7 @@ class SparkRunner:
                 ended = await driver.copy(job, running.began)
             except asyncio.CancelledError:
                 if time.monotonic() - driver.moved_at > HANG_SECONDS:
-                    log.warning("driver of %s is stuck and is stopped", driver.destination)
+                    log.warning("driver of member %s is stuck and is stopped", driver.destination)
                     self._end(driver)
                 raise
             finally:
@@ -209,5 +209,5 @@ class SparkRunner:
             for driver in list(self._drivers.values()):
                 idle = not driver.jobs and now - driver.idle_since > driver.idle_seconds
                 if idle or (driver.broken and not driver.jobs):
-                    log.info("stopping driver of %s: it is idle or broken", driver.destination)
+                    log.info("stopping driver of member %s: it is idle or broken", driver.destination)
                     await self._drop(driver)

@@ -8,14 +8,16 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
-from stele.adapters import environment
+from stele.adapters import environment, logs
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.listening import listen_hosts
+from stele.adapters.logs import LogFormat, LogSettings
 from stele.adapters.members.client import MemberClient
 from stele.adapters.tls.http_site import HttpSite
 from stele.errors import SteleError
@@ -36,25 +38,26 @@ PAGE_HOST = "127.0.0.1"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     purpose = "Controls TabletClusters, as the only writer of their partition tables."
-    parser = environment.parser_of("stele-operator", purpose, Settings)
+    parser = environment.parser_of("stele-operator", purpose, Settings, LogSettings)
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="log in with this file instead of the pod's account"
     )
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     options = parser.parse_args(arguments)
     try:
-        return asyncio.run(_run(options.kubeconfig, options.context))
+        logging_as = environment.read(LogSettings, os.environ)
+        logs.start(logging_as)
+        return asyncio.run(_run(options.kubeconfig, options.context, logging_as.format))
     except SteleError as error:
-        print(f"stele-operator: {error}", file=sys.stderr)
+        logs.fail("stele-operator", error)
         return EXIT_BAD_INPUT
 
 
-async def _run(kubeconfig: str | None, context: str | None) -> int:
+async def _run(kubeconfig: str | None, context: str | None, log_format: LogFormat) -> int:
     # Before the login, so that an invalid variable is reported even without a cluster.
-    given = environment.read(Settings, os.environ)
+    given = replace(environment.read(Settings, os.environ), log_format=log_format)
     login = await log_in(kubeconfig, context)
     settings = given.completed(login.namespace, f"{socket.gethostname()}-{os.getpid()}")
-    logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     async with Api(login) as api:
         process = Process(api, login, settings)

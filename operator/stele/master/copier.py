@@ -8,6 +8,7 @@ import msgspec
 
 from stele.adapters.spark.client import CopierClient
 from stele.core.control.commands import Reason, ReasonCode
+from stele.core.control.member_settings import LogLevel
 from stele.core.control.operations.copy_session import CopySession, Job, Stage
 from stele.core.control.state import State
 from stele.core.copy.states import JobState
@@ -121,6 +122,7 @@ class SparkJobs:
         A previous master may have submitted it, for more tablets or with other settings: then it goes on.
         """
         client = await line.client()
+        await line.set_log_level(self._cluster().spec.log_level)
         return await client.status(job.session) or await client.submit(self._with_ca(job, line.url))
 
     def _with_ca(self, job: CopyJob, url: str) -> CopyJob:
@@ -162,6 +164,7 @@ class _Line:
     def __init__(self, find: Callable[[], str], connect: Callable[[str], CopierClient]) -> None:
         self._find, self._connect = find, connect
         self._client: CopierClient | None = None
+        self._log_level: LogLevel | None = None
         self.url = ""
 
     async def client(self) -> CopierClient:
@@ -171,7 +174,14 @@ class _Line:
         if self._client is None or url != self.url:
             await self.close()
             self._client, self.url = await self._connect(url).__aenter__(), url
+            self._log_level = None
         return self._client
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Tell the copier the level of its log, if it was not told it."""
+        if level != self._log_level:
+            await (await self.client()).set_log_level(level)
+            self._log_level = level
 
     async def close(self) -> None:
         client, self._client = self._client, None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from stele.adapters import logs
 from stele.adapters.kubernetes.api import (
     BUDGETS,
     CLAIMS,
@@ -161,6 +162,7 @@ class KubernetesClusterObjects:
             self.unreadable = cluster
         else:
             self._cluster, self.unreadable = cluster, None
+            logs.follow_cluster(self.namespace, self.name, cluster.spec.log_level)
 
     def partitions(self) -> int:
         return self._cluster.spec.partitions

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from stele.adapters import logs
 from stele.core.control.commands import ClusterState, Command, ExchangeRequest
 from stele.core.control.decide import decide, stored
 from stele.core.control.failover.repair import without_reachable_copy
@@ -247,6 +248,7 @@ class ClusterLoop:
             await self._try(self._objects.write_blocked(error, self._now()), "status")
             raise
         self._head = head = table_snapshot.head
+        logs.note(epoch=head.epoch)
         log.info("leading with epoch %d over %d members", head.epoch, len(head.members))
         self.state = State(
             head.epoch,

@@ -7,9 +7,10 @@ Volume claims have no owner, so that data outlives the objects that describe it 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from stele.adapters.logs import LogFormat
 from stele.core.security.level import InternalTls
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
@@ -254,6 +255,15 @@ def _env(**values: str) -> list[Object]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
+def _log_env(cluster: TabletCluster, setup: "Setup") -> list[Object]:
+    own = cluster.metadata
+    return _env(
+        STELE_LOG_FORMAT=setup.log_format.value,
+        STELE_LOG_NAMESPACE=own.namespace,
+        STELE_LOG_CLUSTER=own.name,
+    )
+
+
 def _mounts() -> list[Object]:
     return [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}, TLS_MOUNT]
 
@@ -330,6 +340,7 @@ class Setup:
     pull_policy: str
     account: str
     pull_secrets: tuple[str, ...]
+    log_format: LogFormat = field(default=LogFormat.TEXT, kw_only=True)
 
     def pull_secrets_of(self, cluster: TabletCluster) -> tuple[str, ...]:
         """Return the names of the installation's Secrets and the cluster's own."""
@@ -387,6 +398,7 @@ def _member_spec(
     containers = [_member_container(cluster, own, image, pull), _transfer_container(image, pull)]
     for container in containers:
         container["env"] += _env(STELE_FIRST_MEMBER_TLS=level.value)
+        container["env"] += _log_env(cluster, setup) + _env(STELE_LOG_MEMBER=own)
         container["env"] += fields_of(cluster.spec.pod_template).get("env", [])
     spec = {
         "hostname": own,
@@ -439,6 +451,7 @@ def copier_pod(cluster: TabletCluster, setup: CopierSetup, *, with_tls: bool) ->
             STELE_SPARK_SECRET=setup.secret,
             STELE_EXECUTOR_POD=json.dumps(placement, sort_keys=True),
         ),
+        *_log_env(cluster, setup),
     ]
     container: Object = {
         "name": "copier",

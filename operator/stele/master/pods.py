@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from stele.adapters.json_lines import decode
 from stele.core.control.failure_detector import PodFacts
 
 Object = dict[str, Any]
@@ -92,6 +93,8 @@ def _last_end(container: Object) -> str:
 
 def _last_line(log: str) -> str:
     """Return the last line of the end of a log, in which a process says why it ends; only text that shows."""
-    lines = log.strip().splitlines() or [""]
-    line = "".join(each if each.isprintable() else " " for each in lines[-1]).strip()
+    last = (log.strip().splitlines() or [""])[-1]
+    fields = decode(last)
+    said = last if fields is None else fields["message"]
+    line = "".join(each if each.isprintable() else " " for each in said).strip()
     return line if len(line) <= LAST_LINE_LETTERS_MAX else line[:LAST_LINE_LETTERS_MAX] + "..."

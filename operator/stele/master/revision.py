@@ -24,8 +24,10 @@ TEMPLATE_FIELDS = (
 )
 """Fields of a pod's spec that users can set, by themselves or by spec.placement."""
 
-LIVE_ENV = frozenset({"STELE_HEARTBEAT_MS", "STELE_LEASE_MS", "STELE_FIRST_MEMBER_TLS"})
-"""Variables of a member that only say what it starts with: it learns changes from the master."""
+LOG_ENV = ("STELE_LOG_FORMAT", "STELE_LOG_NAMESPACE", "STELE_LOG_CLUSTER", "STELE_LOG_MEMBER")
+LIVE_ENV = frozenset({"STELE_HEARTBEAT_MS", "STELE_LEASE_MS", "STELE_FIRST_MEMBER_TLS", *LOG_ENV})
+"""Variables that restart no pod: how it logs, and what a member starts with, as it learns changes from the
+master."""
 
 Object = dict[str, Any]
 

@@ -149,7 +149,7 @@ class ClusterSecurity:
             made = self._certificates.ensure_member(cluster, member, now.timestamp())
             errors.append(await error_of(made))
         for error in filter(None, errors):
-            log.warning("%s starts without what it mounts: %s", member.metadata.name, error)
+            log.warning("member %s starts without what it mounts: %s", member.metadata.name, error)
 
     def first_level(self, cluster: TabletCluster, state: State | None) -> InternalTls:
         """Return the level of TLS among members for one whose volume has none.

@@ -1,22 +1,22 @@
 """Settings of the operator, from the environment that the chart sets."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from stele.adapters.environment import Port, PullPolicy, Word, setting
+from stele.adapters.logs import LogFormat
 from stele.master.manifests import CopierSetup, Setup
 
 IMAGE = "the name of an image"
 ALL_NAMESPACES = "*"
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 PagePort = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings for all clusters of one installation."""
+    """Settings for all clusters of one installation. `log_format` is that of the pods of clusters."""
 
     member_image: Word = setting(
         "STELE_MEMBER_IMAGE", "of members, unless a TabletCluster names its own", expected=IMAGE
@@ -72,7 +72,7 @@ class Settings:
     page_port: PagePort = setting(
         "STELE_PAGE_PORT", "the page, on 127.0.0.1 of the pod alone; 0: none", default=8081
     )
-    log_level: LogLevel = setting("STELE_LOG_LEVEL", "of the log", default="INFO")
+    log_format: LogFormat = LogFormat.TEXT
 
     @property
     def all_namespaces(self) -> bool:
@@ -80,7 +80,13 @@ class Settings:
 
     @property
     def members(self) -> Setup:
-        return Setup(self.member_image, self.pull_policy, self.member_account, self.pull_secrets)
+        return Setup(
+            self.member_image,
+            self.pull_policy,
+            self.member_account,
+            self.pull_secrets,
+            log_format=self.log_format,
+        )
 
     @property
     def copier(self) -> CopierSetup:
@@ -91,6 +97,7 @@ class Settings:
             self.pull_secrets,
             self.executor_account,
             self.spark_secret,
+            log_format=self.log_format,
         )
 
     def completed(self, namespace: str, process: str) -> "Settings":

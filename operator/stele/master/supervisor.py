@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from stele.adapters import logs
 from stele.adapters.kubernetes.api import CLUSTERS, Api, Kind
 from stele.adapters.kubernetes.table_store import KubernetesTableStore
 from stele.adapters.members.client import MemberClient
@@ -169,12 +170,15 @@ class Supervisor:
             if not meta.get("deletionTimestamp"):
                 wanted[meta["namespace"], meta["name"]] = stored
         for key in [key for key in self._tasks if key not in wanted or self._is_other(key, wanted[key])]:
-            await self._stop(key)
+            with logs.about(namespace=key[0], cluster=key[1]):
+                await self._stop(key)
             if key not in wanted or self._uids[key] != wanted[key]["metadata"]["uid"]:
                 self._forget(key)
         for key, stored in wanted.items():
             if key not in self._tasks and not self._closed:
-                await self._start(key, stored)
+                # The loop's task has them, too, and all that it begins.
+                with logs.about(namespace=key[0], cluster=key[1]):
+                    await self._start(key, stored)
 
     def _is_other(self, key: Key, stored: dict[str, Any]) -> bool:
         return self._tasks[key].done() or self._uids[key] != stored["metadata"]["uid"]
@@ -315,6 +319,7 @@ class Supervisor:
         while not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=STOP_SECONDS)
+        logs.follow_cluster(*key, None)
 
     def _forget(self, key: Key) -> None:
         """Forget the failures of this cluster: another one with that name is unrelated."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import uvloop
 
+from stele.adapters import environment, logs
 from stele.adapters.environment import parser_of
+from stele.adapters.logs import LogSettings
 from stele.errors import SteleError
 from stele.member import limits
 from stele.member.settings import Settings, read_settings
@@ -17,7 +19,7 @@ from stele.member.storage import failpoints
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command, or serve until SIGTERM. Return 0 for success, 1 for a failure, 2 for invalid input."""
-    parser = parser_of("stele-member", "Tablet server of one Stele member.", Settings)
+    parser = parser_of("stele-member", "Tablet server of one Stele member.", Settings, LogSettings)
     commands = parser.add_subparsers(
         dest="command", title="commands (by default it serves)", metavar="COMMAND"
     )
@@ -70,21 +72,19 @@ def _leave(seconds: float) -> int:
 
 
 def _serve() -> int:
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     try:
+        logs.start(environment.read(LogSettings, os.environ), logging.StreamHandler(sys.stdout))
         settings = read_settings(os.environ)
         failpoints.arm(settings.crash_point)
     except SteleError as error:
-        print(f"stele-member: {error}", file=sys.stderr)
+        logs.fail("stele-member", error)
         return 2
     from stele.member.process import Process
 
     try:
         return uvloop.run(_run(Process, settings))
     except (SteleError, OSError) as error:
-        print(f"stele-member: {error}", file=sys.stderr)
+        logs.fail("stele-member", error)
         return 1
 
 

@@ -1,9 +1,8 @@
 """Settings that the master changes while the member runs."""
 
-import logging
-
 from msgspec import structs
 
+from stele.adapters import logs
 from stele.core.control.member_settings import LogLevel, MemberSettings
 from stele.core.kv.announce import POD_ADDRESSES, Announce
 from stele.member import limits
@@ -18,16 +17,20 @@ class LiveSettings:
 
     def adopt(self, sent: MemberSettings | None) -> None:
         """Adopt what a master sent; what it leaves out stays, as an older one does with newer settings."""
-        before = self._sent.log_level
+        before = self.log_level
         given = {} if sent is None else {name: v for name, v in structs.asdict(sent).items() if v is not None}
         self._sent = structs.replace(self._sent, **given)
-        if self._sent.log_level not in (before, None) and (before or self._sent.log_level != LogLevel.INFO):
-            logging.getLogger("stele").setLevel(str(self._sent.log_level))
+        if self.log_level != before:
+            logs.follow(self.log_level)
 
     @property
     def heartbeat_ms(self) -> int:
         sent = self._sent.heartbeat_ms
         return self._settings.heartbeat_ms if sent is None else sent
+
+    @property
+    def log_level(self) -> LogLevel:
+        return self._sent.log_level or LogLevel.INFO
 
     @property
     def log_space_bytes(self) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from stele.adapters import pod_token
+from stele.adapters import logs, pod_token
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
@@ -25,6 +25,7 @@ from stele.member.admin.http import Admin
 from stele.member.admin.observer import Observer
 from stele.member.bulk.routes import BulkRoutes
 from stele.member.copy.transfer_client import LocalTransfer
+from stele.member.copy.transfer_log import keep_log_level
 from stele.member.node import Node
 from stele.member.resp.server import RespServer, start_resp_server
 from stele.member.resp.users_file import UsersFile
@@ -141,14 +142,16 @@ class Process:
             return 0
         volume, instance, engine = opened
         log.info("member %s, start %d, cluster %s", instance.uuid, instance.incarnation, instance.cluster)
+        transfer = LocalTransfer(self._settings, volume.pod_token)
         node = Node(
             self._settings,
             (volume, instance),
             engine,
-            transfer=LocalTransfer(self._settings, volume.pod_token),
+            transfer=transfer,
             failed=self._failed,
             services=load_services(),
         )
+        logs.name_epoch(lambda: node.table.epoch)
         # An unexpected error also ends acknowledgements at once, even while the member drains.
         self._fail = node.failed
         async with AsyncExitStack() as stack:
@@ -159,6 +162,7 @@ class Process:
             node.start()
             await self._listen_to_members(node, stack)
             node.background.spawn(node.collect_garbage())
+            node.background.spawn(keep_log_level(transfer, node.live_settings))
             node.exchange.start()
             tune_gc()
             log.info("started: %d tablets, %d rows", len(node.replicas), len(node.rows))

@@ -458,7 +458,10 @@ class TabletClusterSpec(Model):
     images: Images = Field(default_factory=Images)
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     log_level: LogLevel = LogLevel.INFO
-    """Least severity that members log."""
+    """Least severity of what is logged: by members, by what copies, and by the operator about this cluster.
+
+    INFO leaves the operator at its own level.
+    """
     security: Security = Field(default_factory=Security)
     bootstrap: Bootstrap | None = None
 

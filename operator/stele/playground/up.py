@@ -10,7 +10,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from stele.adapters import logs
 from stele.adapters.kubernetes.api import Kind
+from stele.adapters.logs import LogSettings
 from stele.adapters.members.client import MemberClient
 from stele.adapters.tls.http_site import HttpSite
 from stele.master.page import SupervisorFacts
@@ -46,10 +48,7 @@ def up(folder: Path, wanted: Wanted) -> int:
         cluster = ensure_cluster(files, wanted)
         check_addresses(cluster["spec"]["members"] + 1)
         ports = choose_ports(folder / "ports.json")
-        log = logging.FileHandler(folder / "logs" / "master.log")
-        logging.basicConfig(
-            level=logging.INFO, handlers=[log], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        logs.start(LogSettings(), logging.FileHandler(folder / "logs" / "master.log"))
         print(welcome(folder, ports), flush=True)
         return asyncio.run(Playground(folder, files, ports).run(socket))
 

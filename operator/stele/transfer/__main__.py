@@ -19,6 +19,7 @@ from aiohttp import web
 
 from stele.adapters import environment, http
 from stele.adapters.environment import parser_of, setting
+from stele.adapters.logs import LogSettings
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.dialled import connect
 from stele.core.control.commands import MemberInfo
@@ -30,6 +31,7 @@ from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.jobs.board import JobBoard
 from stele.transfer.jobs.direct import DirectRunner
 from stele.transfer.jobs.routes import JOB_BYTES_MAX, add_job_routes
+from stele.transfer.log_level import add_log_route
 from stele.transfer.program import SETTINGS_WRONG, begin, serve
 from stele.transfer.server.callers import Callers
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
@@ -79,6 +81,7 @@ def make_app(settings: Settings) -> tuple[web.Application, TlsAcceptor]:
 
     StreamServer(sessions).add_routes(app)
     app.router.add_get("/v1/sessions", sent)
+    add_log_route(app)
     sources = Sources(settings.data, settings.port, tls)
     Bulk(LoadFiles(settings.data / LOADS, sources.dial), sessions).add_routes(app)
     runner = DirectRunner(settings.data, settings.tls_dir)
@@ -133,7 +136,7 @@ class Sources:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM. Return 2 for an invalid setting or argument, 1 when it cannot listen."""
-    parser = parser_of("stele-transfer", "Copy tablets from and to one Stele member.", Settings)
+    parser = parser_of("stele-transfer", "Copy tablets from and to one Stele member.", Settings, LogSettings)
     settings = begin(parser, arguments, partial(environment.read, Settings))
     if settings is None:
         return SETTINGS_WRONG

@@ -2,16 +2,16 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from aiohttp import web
 
+from stele.adapters import environment, logs
 from stele.adapters.listening import listen_hosts
+from stele.adapters.logs import LogSettings
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.http_site import HttpSite
 from stele.errors import BadInput
@@ -28,13 +28,13 @@ def begin(
     arguments: Sequence[str] | None,
     read_settings: Callable[[Mapping[str, str]], S],
 ) -> S | None:
-    """Read the settings; None when one is invalid (BadInput), after printing the error."""
+    """Start the log and read the settings; None when one is invalid (BadInput), after saying which."""
     parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
+        logs.start(environment.read(LogSettings, os.environ))
         return read_settings(os.environ)
     except BadInput as wrong:
-        print(f"{parser.prog}: {wrong.text}", file=sys.stderr)
+        logs.fail(parser.prog, wrong.text)
         return None
 
 
@@ -47,7 +47,7 @@ def serve(
     make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     acceptor: TlsAcceptor | None = None,
 ) -> int:
-    """Serve until SIGTERM and return the exit code. An error of listening is printed.
+    """Serve until SIGTERM and return the exit code. An error of listening is logged.
 
     The port takes TLS connections by the `acceptor`; plain ones alone without it.
     """
@@ -56,7 +56,7 @@ def serve(
             runner.run(_until_stopped(app, host, port, acceptor))
     except OSError as error:
         text = f"cannot listen on {host or 'any address'} port {port}: {error}; set STELE_BIND or the port"
-        print(f"{program}: {text}, see --help", file=sys.stderr)
+        logs.fail(program, f"{text}, see --help")
         return CANNOT_LISTEN
     return 0
 

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 _LABELS = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 HTTP, HTTPS = "http://", "https://"
+LOG_LEVEL = "/v1/log-level"
+"""Where processes that copy are told the level of their log: a `LogLevel` as JSON."""
 HOST_CHARS_MAX = 253
 URL_CHARS_MAX = HOST_CHARS_MAX + len("http://[]:65535/")
 """Longer ones are not looked at: `urlsplit` keeps the last 128 texts that it was given."""

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from stele.core.control.member_settings import ClientAuth, MemberSettings
+from stele.core.control.member_settings import ClientAuth, LogLevel, MemberSettings
 from stele.master.desired import desired_spec_of
 from stele.member.live_settings import LiveSettings
 from stele.member.settings import read_settings
@@ -64,3 +64,13 @@ def test_older_masters_and_members_leave_it_out() -> None:
     assert msgspec.json.decode(text, type=OldSettings).heartbeat_ms == 1000
     old = msgspec.json.decode(msgspec.json.encode(OldSettings(500)), type=MemberSettings)
     assert asked(old) == (None, None, None)
+
+
+def test_the_level_of_the_log_changes_when_the_spec_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[str] = []
+    monkeypatch.setattr("stele.adapters.logs.follow", followed.append)
+    settings = live()
+    for level in ("INFO", None, "DEBUG", "DEBUG", None, "INFO", "INFO"):
+        settings.adopt(MemberSettings(log_level=level and LogLevel(level)))
+    assert followed == ["DEBUG", "INFO"]
+    assert settings.log_level is LogLevel.INFO

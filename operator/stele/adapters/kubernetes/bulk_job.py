@@ -17,6 +17,7 @@ from stele.adapters.body import read_body
 from stele.adapters.kubernetes import admin_tls
 from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, admin_of
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, refusal_of
+from stele.adapters.logs import LogFormat
 from stele.core.security.identity import Role
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.model import TabletCluster
@@ -29,7 +30,7 @@ WORK = "/work"
 TLS_FOLDER = "/etc/stele/tls"
 """Where the pod has the Secret with the certificate of administrators, with TLS."""
 DEFAULTS = "stele-bulk"
-"""ConfigMap of the chart with `image`, `pullPolicy` and `pullSecrets`."""
+"""ConfigMap of the chart with `image`, `pullPolicy`, `pullSecrets` and `logFormat`."""
 READY_SECONDS_MAX = 180.0
 LIFE_SECONDS_MAX = 6 * 3600
 """Kubernetes ends a Job after this time, if its command was killed."""
@@ -61,6 +62,7 @@ def manifest(cluster: Object, memory: str, defaults: Mapping[str, str], *, with_
     }
     labels = labels_of(meta["name"])
     pod = _pod(memory, defaults)
+    pod["containers"][0]["env"] += _log_env(meta, defaults)
     if with_tls:
         _secure(pod, meta["name"])
     return {
@@ -99,6 +101,15 @@ def _secure(pod: Object, cluster: str) -> None:
     container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
     secret = {"secretName": admin_secret_name(cluster), "defaultMode": 0o440}
     pod["volumes"].append({"name": "tls", "secret": secret})
+
+
+def _log_env(meta: Object, defaults: Mapping[str, str]) -> list[Object]:
+    values = {
+        "STELE_LOG_FORMAT": defaults.get("logFormat", LogFormat.JSON.value),
+        "STELE_LOG_NAMESPACE": meta.get("namespace", ""),
+        "STELE_LOG_CLUSTER": meta["name"],
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _container(memory: str, defaults: Mapping[str, str]) -> Object:

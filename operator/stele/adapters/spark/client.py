@@ -9,10 +9,11 @@ import msgspec
 from stele.adapters.body import read_body
 from stele.adapters.tls.http_client import CheckedConnector
 from stele.adapters.tls.peer import Certificate
+from stele.core.control.member_settings import LogLevel
 from stele.errors import BadInput, Conflict, Corrupt, Unavailable
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus
 from stele.wire.unreadable import UNREADABLE
-from stele.wire.urls import HTTPS
+from stele.wire.urls import HTTPS, LOG_LEVEL
 
 COPIER_PORT = 7010
 REQUEST_SECONDS_MAX = 5.0
@@ -85,6 +86,10 @@ class CopierClient:
         status, body = await self._ask("DELETE", f"/v1/jobs/{session}")
         if status not in (204, 404):
             self._status(status, body)
+
+    async def set_log_level(self, level: LogLevel) -> None:
+        """Change the level of the copier's log; one that does not take it, as an older one, keeps its own."""
+        await self._ask("PUT", LOG_LEVEL, _encode(level))
 
     async def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         assert self._session is not None, "use the client inside `async with`"

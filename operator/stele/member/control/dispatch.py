@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stele.adapters import logs
 from stele.core.control import commands as m
 from stele.errors import SteleError
 from stele.member.control.fencing import Fencing
@@ -29,6 +30,7 @@ wait for the exchange, and a master without a reply for a few seconds considers 
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
 """Bulk work as well, where services are installed: they may be slow."""
+_OF_MIGRATIONS = (m.StartTabletCopy, m.AddLearner, m.HandOver, m.Abort)
 _STILL_BUSY = m.Result(m.WAIT, "still under way", wait_ms=50)
 
 
@@ -94,10 +96,19 @@ class CommandDispatcher:
         if self._state_lock.refuses(command):
             return m.Result("STATE_LOCKED", "the cluster state is being changed; nothing new is begun")
         try:
-            return await self._handlers[type(command)](command)
+            with logs.about(**_named(command)):
+                return await self._handlers[type(command)](command)
         except SteleError as error:
             log.warning("%s refused: %s", type(command).__name__, error)
             return m.Result(error.code, error.text)
         except OSError as error:
             log.error("%s failed: %s", type(command).__name__, error)
             return m.Result("NO_SPACE" if is_disk_full(error) else "DISK_ERROR", str(error))
+
+
+def _named(command: m.Command) -> dict[str, str | int]:
+    """Return what lines of the log name while the command runs."""
+    if isinstance(command, _OF_MIGRATIONS):
+        return {"partition": command.partition, "migration": command.id}
+    session = getattr(command, "session", "")
+    return {"session": session} if session else {}

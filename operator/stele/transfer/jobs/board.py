@@ -147,7 +147,7 @@ class JobBoard:
             self._end(entry, JobState.FAILED, Reason(ReasonCode.CANCELLED, "the job was deleted"))
             raise
         except Exception as error:
-            log.exception("copy job %s failed with an unexpected error", entry.job.session)
+            log.exception("copy job of session %s failed with an unexpected error", entry.job.session)
             self._end(entry, JobState.FAILED, Reason("INTERNAL", f"{type(error).__name__}: {error}"))
 
     async def _while_wanted(self, entry: _Entry) -> None:
@@ -186,7 +186,7 @@ class JobBoard:
         if failure is not None:
             entry.failure = Reason(failure.code, failure.detail[:ERROR_CHARS_MAX])
         entry.seconds = self._clock() - entry.begun
-        log.info("copy job %s: %s %s", entry.job.session, state, entry.failure or "")
+        log.info("copy job of session %s: %s %s", entry.job.session, state, entry.failure or "")
 
     def _status(self, entry: _Entry) -> CopyJobStatus:
         return CopyJobStatus(

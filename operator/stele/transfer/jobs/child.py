@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from stele.adapters import environment, logs
+from stele.adapters.logs import LogSettings
 from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import slices
 from stele.errors import Refused, SteleError
@@ -133,6 +135,7 @@ def _ended(running: Sequence[Future[None]]) -> CopyEnded:
 def main(argv: Sequence[str]) -> int:
     """Run jobs and report them until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
+    logs.start(environment.read(LogSettings, os.environ))
     data, reports = Path(argv[0]), int(argv[2])
     tls = VolumeTls(data, argv[1])
     decode, encode = msgspec.json.Decoder(CopyJob).decode, msgspec.json.Encoder().encode

@@ -4,7 +4,7 @@
 | --- | --- |
 | `/v1/sessions/<session>/partitions/<p>`, `/v1/bulk/sessions/<session>/...` | who has the session's token |
 | `/v1/bulk/loads/<load>...` | a member, or who has the load's token |
-| `/v1/sessions`, `/v1/copies...` | processes of this pod, who have its token |
+| `/v1/sessions`, `/v1/copies...`, `/v1/log-level` | processes of this pod, who have its token |
 | `/healthz` | anyone |
 
 With TLS, a certificate is not demanded, as Spark has none; one that is shown has to be that of a member of
@@ -21,8 +21,9 @@ from stele.adapters import http, pod_token
 from stele.adapters.tls.http_site import caller, is_encrypted, tls_required
 from stele.adapters.tls.role_callers import HttpCallers
 from stele.transfer.tls import VolumeTls
+from stele.wire.urls import LOG_LEVEL
 
-POD_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}")
+POD_ROUTES = ("/v1/sessions", "/v1/copies", "/v1/copies/{session}", LOG_LEVEL)
 LOCAL_ROUTES = (*POD_ROUTES, "/healthz")
 JSON = "application/json"
 WHAT_TO_DO = "use https, see docs/operating/security.md"
