@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from e2e.demo.history import Outcome, Violation
 from e2e.storm.clients import Operation, clock
 from e2e.storm.strikes import Struck
+from stele.adapters.json_lines import decode, text_of
 
 OPERATIONS_TOLD_MAX = 40
 LOG_LINES_TOLD_MAX = 250
@@ -60,7 +61,12 @@ def _lines(logs: Mapping[str, Iterable[str]], since: float, until: float) -> Ite
             stamp, _, text = line.partition(" ")
             moment = moment_of(stamp)
             if moment is not None and since <= moment <= until:
-                yield f"{clock(moment)}  {name}  {text.rstrip()}"
+                yield f"{clock(moment)}  {name}  {_readable(text.rstrip())}"
+
+
+def _readable(line: str) -> str:
+    fields = decode(line)
+    return line if fields is None else "\n".join(text_of(fields))
 
 
 def _last(lines: list[str]) -> list[str]:

@@ -138,3 +138,36 @@ async def test_too_many_are_not_followed(run: Run, tmp_path: Path, monkeypatch: 
     async with listing(tmp_path, lambda: STORED, log=told) as path:
         ran = await Shell(run, path)("logs", "demo", "-f")
     assert (ran.code, "4 containers; at most 3 are followed: name a MEMBER" in ran.err) == (1, True)
+
+
+JSON_LINE = (
+    '{"timestamp":"2026-01-02T12:00:00.250Z","level":"ERROR","logger":"stele.x",'
+    '"message":"partition 17: no\\nway",'
+    '"partition":17,"migration":"7-1","namespace":"ns","cluster":"demo","member":"demo-0","epoch":7,'
+    '"exception":"Traceback\\n\\u001b[2JValueError: no"}'
+)
+
+
+async def in_json(_: web.Request) -> web.Response:
+    return web.Response(text=f"plain\n{JSON_LINE}\n{{}}\n")
+
+
+async def test_lines_of_json_are_shown_as_text(run: Run, tmp_path: Path) -> None:
+    stored = STORED | {"pods": [pod("demo-0", "member")]}
+    async with listing(tmp_path, lambda: stored, log=in_json) as path:
+        ran = await Shell(run, path)("logs", "demo")
+    assert ran.out.splitlines() == [
+        "[demo-0/member] plain",
+        "[demo-0/member] 2026-01-02T12:00:00.250Z ERROR stele.x: partition 17: no\\nway "
+        "migration=7-1 epoch=7",
+        "[demo-0/member]     Traceback",
+        "[demo-0/member]     \\x1b[2JValueError: no",
+        "[demo-0/member] {}",
+    ]
+
+
+async def test_lines_are_left_as_they_are_for_programs(run: Run, tmp_path: Path) -> None:
+    stored = STORED | {"pods": [pod("demo-0", "member")]}
+    async with listing(tmp_path, lambda: stored, log=in_json) as path:
+        ran = await Shell(run, path)("logs", "demo", "--raw")
+    assert ran.out.splitlines() == ["plain", JSON_LINE, "{}"]

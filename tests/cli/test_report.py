@@ -34,6 +34,11 @@ LINES = [
     JWT,
     KEY,
 ]
+STAMP = "2026-01-01T00:00:00.000000000Z"
+HARMLESS = '{"timestamp":"t","level":"INFO","logger":"stele.x","message":"partition 5","partition":5}'
+JSON_LINES = [
+    json.dumps({"message": f"x {line}", "exception": f"y\n{line}", "partition": 5}) for line in LINES
+] + [json.dumps({"message": json.dumps({"password": PLANTED})}), HARMLESS]
 TEMPLATE = {
     "env": [{"name": "ANY", "value": PLANTED}, {"name": "REF", "valueFrom": {"secretKeyRef": {"name": "s"}}}],
     "containers": [
@@ -93,7 +98,8 @@ def objects() -> dict[str, list[Any]]:
 
 async def log(request: web.Request) -> web.Response:
     which = "before" if request.query["previous"] == "true" else "now"
-    return web.Response(text="\n".join([f"{which} begins", *LINES, "the end"]))
+    lines = "\n".join([f"{which} begins", *LINES, *JSON_LINES, "the end"]).split("\n")
+    return web.Response(text="\n".join(f"{STAMP} {line}" for line in lines))
 
 
 async def proxied(request: web.Request) -> web.Response:
@@ -149,9 +155,9 @@ async def test_a_bundle_has_everything_but_secrets(run: Run, tmp_path: Path) -> 
     assert "v1.34.1" in files["demo/versions.json"]
     assert "stele-member:1" in files["demo/versions.json"]
     shown = files["demo/logs/demo-0/member.log"]
-    assert shown.startswith("now begins\n")
+    assert shown.startswith(f"{STAMP} now begins\n")
     assert shown.endswith("the end\n")
-    assert files["demo/logs/demo-0/member.previous.log"].startswith("before begins")
+    assert files["demo/logs/demo-0/member.previous.log"].startswith(f"{STAMP} before begins")
     assert "stele_down 0" in files["demo/members/demo-0/metrics.txt"]
 
 
@@ -233,3 +239,13 @@ def test_lines_that_fit_no_pattern_take_no_time(piece: str) -> None:
 async def test_progress_is_said(run: Run, tmp_path: Path) -> None:
     ran, _ = await written(run, tmp_path)
     assert "reading logs/demo-0/member.log" in ran.err
+
+
+async def test_lines_of_json_stay_json_and_as_they_are_without_secrets(run: Run, tmp_path: Path) -> None:
+    _, files = await written(run, tmp_path)
+    lines = [line.partition(" ")[2] for line in files["demo/logs/demo-0/member.log"].splitlines()]
+    fields = [json.loads(line) for line in lines if line.startswith("{") and "message" in line]
+    assert len(fields) == len(JSON_LINES)
+    assert HARMLESS in lines
+    assert all(each["partition"] == 5 for each in fields if "exception" in each)
+    assert all(LEFT_OUT in each["exception"] for each in fields if "exception" in each)

@@ -2,12 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stele.adapters import json_lines
 from stele.cli import output as out
 from stele.cli.options import Where, on_cluster
 from stele.cli.status import ClusterArgument
@@ -25,6 +26,11 @@ CONTAINERS_MAX = 100
 """Containers that are followed at once."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 SINCE = re.compile(r"(?:[0-9]{1,6}[smhd])+")
+
+Which = tuple[str, str | None]
+"""Cluster, and member for one pod only."""
+Shown = Callable[["Container", str], list[str]]
+"""What is printed for a line of a container."""
 
 
 def seconds_of(text: str) -> int:
@@ -52,25 +58,41 @@ def logs(
         int | None,
         typer.Option("--tail", metavar="N", min=0, help="Only the last N lines of each."),
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print lines as they are, JSON, without pod and container: for jq.")
+    ] = False,
 ) -> None:
     """Print the logs of a cluster's members and copies, each line with its pod and container.
+
+    Lines of JSON are shown as text, unless --raw is given.
 
     \b
     Examples:
       kubectl stele logs demo -n stele --since 10m
       kubectl stele logs demo demo-0 -f -n stele
+      kubectl stele logs demo --raw -n stele | jq -R 'fromjson? | select(.partition == 17)'
     """
     query = {} if since is None else {"sinceSeconds": str(seconds_of(since))}
     if tail is None and since is None and follow:
         tail = FOLLOWED_LINES
     query |= {} if tail is None else {"tailLines": str(tail)}
+    shown = _raw_line if raw else _text_lines
     printed = where.ask(
-        lambda console: (
-            _follow(console, cluster, member, query) if follow else _print(console, cluster, member, query)
-        )
+        lambda console: (_follow if follow else _print)(console, (cluster, member), query, shown)
     )
     if not printed:
         raise typer.Exit(out.EXIT_FAILURE)
+
+
+def _raw_line(container: "Container", line: str) -> list[str]:
+    return [line]
+
+
+def _text_lines(container: "Container", line: str) -> list[str]:
+    texts: Iterable[str] = [line]
+    if (fields := json_lines.decode(line)) is not None:
+        texts = json_lines.text_of({name: value for name, value in fields.items() if value != container.pod})
+    return [f"[{container.title}] {text}" for text in texts]
 
 
 async def _containers(console: "Console", cluster: str, member: str | None) -> "list[Container]":
@@ -86,35 +108,36 @@ async def _containers(console: "Console", cluster: str, member: str | None) -> "
     return [each for pod in chosen for each in containers_of(pod)]
 
 
-async def _print(console: "Console", cluster: str, member: str | None, query: dict[str, str]) -> bool:
+async def _print(console: "Console", which: Which, query: dict[str, str], shown: Shown) -> bool:
     """Print one log after the other; return whether all of them could be read."""
-    containers, failed = await _containers(console, cluster, member), 0
+    cluster, containers, failed = which[0], await _containers(console, *which), 0
     if not containers:
         raise Refused(f"{cluster} has no pods now: kubectl stele status {cluster}", "NO_PODS")
     for each in containers:
         try:
-            await _one(console, each, query)
+            await _one(console, each, query, shown)
         except (BadInput, Refused, Unavailable) as error:
             failed += 1
             out.say_error(f"{each.title}: {error}")
     return not failed
 
 
-async def _one(console: "Console", container: "Container", query: dict[str, str]) -> None:
+async def _one(console: "Console", container: "Container", query: dict[str, str], shown: Shown) -> None:
     async for line in console.log_lines(container, **query):
-        print(f"[{container.title}] {out.plain(line.decode(errors='replace'))}", flush=True)
+        for text in shown(container, line.decode(errors="replace")):
+            print(out.plain(text), flush=True)
 
 
-async def _follow(console: "Console", cluster: str, member: str | None, query: dict[str, str]) -> bool:
+async def _follow(console: "Console", which: Which, query: dict[str, str], shown: Shown) -> bool:
     """Follow every start of a container, until Ctrl-C. Later ones are shown from their beginning."""
-    follower = _Follower(console)
+    follower = _Follower(console, shown)
     try:
-        follower.look(await _containers(console, cluster, member), query)
+        follower.look(await _containers(console, *which), query)
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             with suppress(Unavailable, BadInput):
                 # A silent API server, and a member whose pod is being replaced, come back.
-                follower.look(await _containers(console, cluster, member), {})
+                follower.look(await _containers(console, *which), {})
     finally:
         await follower.close()
 
@@ -122,8 +145,8 @@ async def _follow(console: "Console", cluster: str, member: str | None, query: d
 class _Follower:
     """One task for each log."""
 
-    def __init__(self, console: "Console") -> None:
-        self._console = console
+    def __init__(self, console: "Console", shown: Shown) -> None:
+        self._console, self._shown = console, shown
         self._tasks: dict[Container, asyncio.Task[None]] = {}
         self._ended: dict[Container, float] = {}
 
@@ -147,7 +170,7 @@ class _Follower:
 
     async def _one(self, container: "Container", query: dict[str, str]) -> None:
         try:
-            await _one(self._console, container, query)
+            await _one(self._console, container, query, self._shown)
         except Unavailable:
             return
         except SteleError as error:

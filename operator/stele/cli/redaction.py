@@ -1,8 +1,12 @@
 """What is left out of a support bundle: environments, commands, passwords, keys and tokens."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
+
+from stele.adapters.json_lines import decode
 
 LEFT_OUT = "(left out)"
 
@@ -74,3 +78,27 @@ def text_without_secrets(text: str) -> str:
     for pattern in _VALUES:
         text = pattern.sub(lambda found: f"{found[1]}{LEFT_OUT}", text)
     return text
+
+
+def log_without_secrets(text: str) -> str:
+    """Return a log, each line after its time, in the same way: in lines of JSON, what their fields say."""
+    return "".join(_pieces(text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    for is_json, lines in groupby(text.splitlines(keepends=True), lambda line: _fields(line) is not None):
+        if is_json:
+            yield from map(_json_line, lines)
+        else:
+            # Together: a private key has several lines.
+            yield text_without_secrets("".join(lines))
+
+
+def _fields(line: str) -> dict[str, Any] | None:
+    return decode(line.partition(" ")[2])
+
+
+def _json_line(line: str) -> str:
+    fields = _fields(line)
+    kept = without_secrets(fields)
+    return line if kept == fields else f"{line.partition(' ')[0]} {json.dumps(kept)}\n"

@@ -15,7 +15,7 @@ import stele
 from stele.cli import output as out
 from stele.cli.options import Where, on_cluster
 from stele.cli.part_file import PartFile, check_new
-from stele.cli.redaction import text_without_secrets, without_secrets
+from stele.cli.redaction import log_without_secrets, text_without_secrets, without_secrets
 from stele.cli.status import ClusterArgument
 from stele.errors import BadInput, SteleError
 
@@ -165,4 +165,4 @@ async def _log(source: "ReportSource", namespace: str, container: "Container", p
             break
         lines.append(line)
     text = b"\n".join([*lines, b""]).decode(errors="replace")
-    return (await asyncio.to_thread(text_without_secrets, text)).encode()
+    return (await asyncio.to_thread(log_without_secrets, text)).encode()
