@@ -1,6 +1,8 @@
 """TLS for clients of real members: the level comes with exchanges, stays across restarts, and is measured."""
 
+import asyncio
 import re
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +114,23 @@ async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, folde
 
             await eventually(unusable, bool, 25)
             assert await speaks(member, folder)
+
+
+async def test_without_tls_what_begins_with_it_ends_on_each_port(tmp_path: Path) -> None:
+    """Nothing of a client that speaks TLS is waited for."""
+    context = ssl.create_default_context()
+    async with cluster(tmp_path, 1, 2, 1) as members:
+        member = members.members[0]
+        await member.start_transfer()
+        for port in member.ports:
+
+            async def ends(port: int = port) -> bool:
+                try:
+                    await asyncio.wait_for(asyncio.open_connection(member.host, port, ssl=context), 5)
+                except ConnectionRefusedError:  # The transfer process starts.
+                    return False
+                except (ssl.SSLError, ConnectionError):
+                    return True
+                raise AssertionError(f"port {port} took TLS")
+
+            await eventually(ends, bool)

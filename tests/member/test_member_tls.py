@@ -1,6 +1,7 @@
 """TLS between real members: switched on under load, kept across restarts, with certificates that change."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.member.harness.cluster import CLUSTER, Cluster, MemberProcess, eventu
 from tests.member.harness.load import Load, Service
 from tests.member.test_client_tls import metric
 
-LIMITS = '{"CERTIFICATE_LOOK_SECONDS": 0.2, "RENEW_PAUSE_SECONDS": 0.1, "RECONNECT_SECONDS_MAX": 0.2}'
+LIMITS = {"CERTIFICATE_LOOK_SECONDS": 0.2, "RENEW_PAUSE_SECONDS": 0.1, "RECONNECT_SECONDS_MAX": 0.2}
 MASTER = "master"
 KEYS = [b"count-%d" % n for n in range(40)]
 
@@ -30,9 +31,9 @@ def show(folder: Path, name: str, ca: FakeCa, trusted: Iterable[FakeCa]) -> None
 
 
 @asynccontextmanager
-async def secured(folder: Path, members: int = 3) -> AsyncIterator[Cluster]:
+async def secured(folder: Path, members: int = 3, **limits: float) -> AsyncIterator[Cluster]:
     """A cluster whose members have certificates and do not use them yet."""
-    made = Cluster(folder, 12, 2, {"LIMITS": LIMITS})
+    made = Cluster(folder, 12, 2, {"LIMITS": json.dumps(LIMITS | limits)})
     made.tls = folder / "tls"
     for name in (MASTER, *(f"m{member}" for member in range(members))):
         show(made.tls, name, shared_ca(), [shared_ca()])
@@ -56,17 +57,21 @@ async def tell(members: Cluster, level: InternalTls, pause_seconds: float = 0.0)
         )
 
 
+def service_of(members: Cluster) -> Service:
+    return Service([member.host for member in members.members.values()], members.ports[0])
+
+
 @asynccontextmanager
 async def load(members: Cluster) -> AsyncIterator[Load]:
     """Clients that count through all members; none of them sees an error."""
-    hosts = [member.host for member in members.members.values()]
-    running = Load(Service(hosts, members.ports[0]), KEYS)
+    running = Load(service_of(members), KEYS)
     try:
         yield running
     finally:
         await running.end()
     assert running.failures == []
     assert min(running.counts.values()) > 0
+    assert await running.lost() == {}
     for member in members.members.values():
         for operation, result in (("read", "unavailable"), ("write", "unavailable"), ("write", "uncertain")):
             name = f'stele_requests_total{{operation="{operation}",result="{result}"}}'
@@ -97,14 +102,33 @@ async def encrypted(member: MemberProcess) -> float:
 
 
 async def test_from_off_to_required_and_back_under_load_without_an_error(tmp_path: Path) -> None:
-    async with secured(tmp_path) as members, load(members):
-        for level in STEPS[1:]:
-            await tell(members, level, 0.3)
-        for member in members.members.values():
-            await eventually(lambda one=member: encrypted(one), lambda found: found == 2)
-        for level in reversed(STEPS[:-1]):
-            await tell(members, level, 0.3)
-        await asyncio.sleep(1.0)
+    async with secured(tmp_path) as members:
+        async with load(members):
+            for level in STEPS[1:]:
+                await tell(members, level, 0.3)
+            for member in members.members.values():
+                await eventually(lambda one=member: encrypted(one), lambda found: found == 2)
+            for level in reversed(STEPS[:-1]):
+                await tell(members, level, 0.3)
+            await asyncio.sleep(1.0)
+        await members.same_everywhere()
+
+
+async def test_clients_notice_a_member_that_takes_all_steps_at_once(tmp_path: Path) -> None:
+    """That nothing fails in the other tests is not for want of something that could."""
+    async with secured(tmp_path, WAIT_SECONDS_MAX=1.0) as members:
+        running = Load(service_of(members), KEYS)
+
+        async def failures() -> list[str]:
+            return running.failures
+
+        try:
+            members.settings = MemberSettings(member_tls=InternalTls.REQUIRED)
+            await members.publish([0])
+            first = (await eventually(failures, bool))[0]
+            assert "UNCERTAIN" in first or "TRYAGAIN" in first
+        finally:
+            await running.end()
 
 
 async def test_a_member_that_starts_before_it_hears_of_a_master_has_its_level(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
 from stele.adapters.tls.identity import TlsIdentity
-from stele.core.control.member_settings import ClientTls
+from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.member.resp.limits import RespServerLimits
 from stele.member.resp.server import RespServer, start_resp_server
 from stele.wire.resp import encode_request
@@ -92,6 +93,35 @@ async def test_redis_py_uses_all_ports_with_tls_and_without(server: RespServer, 
             info = await plain.info()
             assert (info["client_tls"], info["tls_clients"]) == ("Optional", 1)
     assert (server.facts()["tls_handshakes"], server.facts()["tls_handshakes_failed"]) == (3, 0)
+
+
+def client_hello() -> bytes:
+    """What a client of TLS sends before it waits for an answer."""
+    sent = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(
+            ssl.MemoryBIO(), sent, server_hostname="localhost"
+        ).do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize("auth", list(ClientAuth))
+async def test_what_begins_with_tls_is_closed_at_once_where_there_is_none(
+    server: RespServer, acceptor: TlsAcceptor, open_tls: Open, auth: ClientAuth
+) -> None:
+    """redis-server waits for the end of a line there, so such a client hangs."""
+    acceptor.require(ClientTls.OFF, ssl.CERT_NONE)
+    server.access.require(auth)
+    for port in (server.port, server.cluster_port, server.read_port):
+        for size in (1, 5, None):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(client_hello()[:size])
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert answer == b"-ERR Protocol error: expected '*', got 0x16\r\n"
+            writer.close()
+    with pytest.raises(ssl.SSLError):
+        await asyncio.wait_for(open_tls(), 5)
+    await until(lambda: not list(server.sessions()))
 
 
 async def test_redis_cli_speaks_tls(server: RespServer, folder: Path) -> None:
