@@ -33,6 +33,7 @@ OF_KUBERNETES = {
         "endpointslices",
         "events",
         "namespace",
+        "networkpolicies",
         "node",
         "nodes",
         "pod",
