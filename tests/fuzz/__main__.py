@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.fuzz.driver import Fuzzer, Outcome, Target, peak_of
+from tests.fuzz.driver import Fuzzer, Outcome, Target, peaks_of
 from tests.fuzz.targets import TARGETS
 
 INPUTS = 10_000
@@ -60,7 +60,8 @@ def run_one(target: Target, seed: int) -> int:
         say(str(finding))
     if outcome.findings:
         return 1
-    say(f"{'refused' if outcome.refused else 'read'}, with {peak_of(target, data)} bytes of memory")
+    (peak,) = peaks_of(target, [data])
+    say(f"{'refused' if outcome.refused else 'read'}, with {peak} bytes of memory")
     return 0
 
 

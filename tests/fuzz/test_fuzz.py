@@ -1,6 +1,7 @@
 """A short run of the fuzzers, and decoders with defects that the driver has to find."""
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from tests.fuzz import http_streams
 from tests.fuzz.__main__ import main
-from tests.fuzz.driver import Finding, Fuzzer, Outcome, Target
+from tests.fuzz.driver import MEASURED_EACH, Finding, Fuzzer, Outcome, Target
 from tests.fuzz.mutate import JSON
 from tests.fuzz.targets import TARGETS
 
@@ -99,6 +100,20 @@ def test_memory_that_is_never_given_back_is_found() -> None:
     kept: list[bytearray] = []
     finding = only(broken(lambda data: kept.append(bytearray(b"x" * 20_000)), growth_max=16 * 2**20))
     assert finding.place == "growth of the process"
+
+
+def test_the_meter_of_memory_does_not_count_as_growth() -> None:
+    """Where tracemalloc leaks lines of code, a stop for each of the inputs measured would be 9 MiB."""
+    lines = "\n".join(f"x{n} = [{n}]" for n in range(50))
+    programs = [compile(lines, f"lines-{n}", "exec") for n in range(40)]
+
+    def decode(data: bytes) -> None:
+        for program in programs if tracemalloc.is_tracing() else ():
+            exec(program, {})
+
+    outcome = broken(decode, 6_000, growth_max=4 * 2**20)
+    assert outcome.measured == 6_000 // MEASURED_EACH + 1
+    assert not outcome.findings
 
 
 def test_a_decoder_without_defects_has_no_findings() -> None:
