@@ -1,6 +1,7 @@
 """Members without data, for measuring the master: they answer exchanges at once.
 
-The answers are those of docs/reference/protocol.md.
+The answers are those of docs/reference/protocol.md; tests/contract/test_light_members.py compares them with a
+real member's. They take what a master sends without checking what only a defect of it would send.
 
 Every tablet is empty, so a learner is in sync as soon as it is probed and nothing is ever copied. What a real
 member does per exchange besides (files, replication) costs the master nothing.
@@ -19,8 +20,11 @@ from stele.core.control import commands as m
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Result, Row
 from stele.core.copy.states import CopyState
 from stele.core.delta import DeltaLog
-from stele.core.formats import SPOKEN
+from stele.core.formats import FIRST, SPOKEN
+from stele.core.kv.keyspaces import NO_CATALOG, Catalog
+from stele.core.security.level import InternalTls
 from stele.core.table.digests import AnyRow, differing_ranges, partitions_of, row_digests
+from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.table import EMPTY, Stamp
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.owner import LearnerState
@@ -38,7 +42,7 @@ class LightMember:
     index: int = -1
     incarnation: int = 1
     epoch: int = 0
-    member_list_version: int = -1
+    member_list_version: int = 0
     rows: MutableMapping[int, Row] = field(default_factory=dict)
     states: dict[int, TabletState] = field(default_factory=dict)
     promised: dict[int, int] = field(default_factory=dict)
@@ -49,28 +53,26 @@ class LightMember:
     changed: dict[int, m.TabletReport] = field(default_factory=dict)
     news: DeltaLog[int, m.TabletReport] = field(default_factory=DeltaLog)
     partitions: int = 0
+    members: tuple[m.MemberInfo, ...] = ()
+    features: int = FIRST
+    catalog: Catalog = NO_CATALOG
+    cleared: int = 0
+    groups: PartitionGroups = NO_GROUPS
+    member_tls: InternalTls = InternalTls.OFF
     exchanges: int = 0
 
     def serve(self, request: ExchangeRequest) -> ExchangeReply:
         self.exchanges += 1
         self.cluster = self.cluster or request.cluster
-        if request.recipient and request.recipient != self.uuid:
-            return self._reply("WRONG_MEMBER")
-        if request.epoch < self.epoch:
-            return self._reply("STALE_EPOCH")
-        if not request.recipient:
-            return self._reply("OK")
-        self.epoch, self.index = request.epoch, request.self_index
-        if self.partitions < request.partitions:
-            self.partitions = request.partitions
-            self.stamp = Stamp(self.row(number).version for number in range(self.partitions))
-        if request.members:
-            self.member_list_version = request.member_list_version
-        self._adopt_all(request)
-        results = tuple(getattr(self, f"_{type(each).__name__}")(each) for each in request.commands)
-        digests = request.row_digests
-        want = request.want_tablets and digests is None
-        reply = self._reply("OK", results, want=want, known=request.known)
+        code = self._refusal(request)
+        results: tuple[Result, ...] = ()
+        lacks_groups = request.groups is None and request.groups_version > self.groups.version
+        if not code and request.recipient and not lacks_groups:
+            self._take(request)
+            results = tuple(getattr(self, f"_{type(each).__name__}")(each) for each in request.commands)
+        digests = request.row_digests if request.want_tablets and not code else None
+        want = request.want_tablets and not code and digests is None
+        reply = self._reply(code or "OK", results, want=want, known=request.known)
         self._move_learners()
         return reply if digests is None else self._compared(reply, digests)
 
@@ -83,10 +85,37 @@ class LightMember:
         differing = differing_ranges(self._digests(), theirs)
         numbers = (number for each in differing for number in partitions_of(each, self.partitions))
         rows = tuple(self.rows[number] for number in numbers if number in self.rows)
-        return replace(reply, rows=rows, differing=differing)
+        return replace(reply, rows=rows, differing=differing, groups=self.groups)
 
     def _digests(self) -> bytes:
         return row_digests([self.row(number) for number in range(self.partitions)])
+
+    def _refusal(self, request: ExchangeRequest) -> str:
+        if not SPOKEN.speaks(request.format):
+            return "UNKNOWN_FORMAT"
+        if request.cluster != self.cluster:
+            return "WRONG_CLUSTER"
+        if request.recipient and request.recipient != self.uuid:
+            return "WRONG_MEMBER"
+        return "STALE_EPOCH" if request.epoch < self.epoch else ""
+
+    def _take(self, request: ExchangeRequest) -> None:
+        self.epoch, self.index = request.epoch, request.self_index
+        self.features = max(self.features, request.format)
+        if request.members and request.member_list_version > self.member_list_version:
+            self.members, self.member_list_version = request.members, request.member_list_version
+        if request.groups is not None:
+            self.groups = request.groups
+        if request.partitions > self.partitions:
+            self.partitions = request.partitions
+            self.stamp = Stamp(self.row(number).version for number in range(self.partitions))
+        if request.catalog is not None:
+            self.catalog = request.catalog
+        if request.clear is not None:
+            self.cleared = request.clear.catalog
+        if request.settings is not None and request.settings.member_tls is not None:
+            self.member_tls = request.settings.member_tls
+        self._adopt_all(request)
 
     def _note(self, number: int, state: TabletState) -> None:
         self.states[number] = state
@@ -141,7 +170,8 @@ class LightMember:
 
     def _Abort(self, c: m.Abort) -> Result:  # noqa: N802
         self.learners.pop(c.partition, None)
-        self.copies.pop(c.partition, None)
+        if self.copies.pop(c.partition, None) is not None:
+            self._note(c.partition, TabletState.DELETED)
         return Result()
 
     def _Fence(self, c: m.Fence) -> Result:  # noqa: N802
@@ -179,14 +209,28 @@ class LightMember:
             self.member_list_version,
             results,
             rows=tuple(self.rows.values()) if want else (),
+            members=self.members if want else (),
+            groups=self.groups if want else NO_GROUPS,
             number=self.news.number,
             base=base,
             tablets=tuple(tablets),
             accepted=tuple(self.accepted.values()),
             learners=tuple(self.learners.values()),
             copies=tuple(self.copies.values()),
+            sessions=(),
             formats=SPOKEN,
+            features=self.features,
+            catalog_version=self.catalog.version,
+            cleared=self.cleared,
+            groups_version=self.groups.version,
+            vacant=self._vacant(),
+            member_tls=self.member_tls,
         )
+
+    def _vacant(self) -> tuple[str, ...]:
+        """No keyspace has an entry here, so those that get partitions of their own are vacant until then."""
+        placed = {name for name, each in self.catalog.keyspaces.items() if each.own_partitions}
+        return tuple(sorted(placed - {each.keyspace for each in self.groups.groups}))
 
 
 class LightHosts:

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from e2e.bench.light_members import LightMember
 from stele.core.control.commands import ExchangeReply, ExchangeRequest, Row
-from stele.core.kv.keyspaces import NO_CATALOG, Catalog
 from stele.core.table.digests import row_digests
-from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.table import Stamp
 
 
@@ -82,23 +80,11 @@ class ScaleMember(LightMember):
     def __init__(self, uuid: str, shared: Shared, **facts: Any) -> None:
         super().__init__(uuid)
         self._shared, self._facts = shared, facts
-        self._catalog: Catalog = NO_CATALOG
-        self._groups: PartitionGroups = NO_GROUPS
         self.lives = True
 
     def serve(self, request: ExchangeRequest) -> ExchangeReply:
         """Answer one exchange."""
-        self._catalog = request.catalog or self._catalog
-        self._groups = request.groups or self._groups
-        placed = {name for name, each in self._catalog.keyspaces.items() if each.own_partitions}
-        return replace(
-            super().serve(request),
-            catalog_version=self._catalog.version,
-            groups_version=self._groups.version,
-            groups=self._groups if request.want_tablets else NO_GROUPS,
-            vacant=tuple(placed - {each.keyspace for each in self._groups.groups}),
-            **self._facts,
-        )
+        return replace(super().serve(request), **self._facts)
 
     def _adopt_all(self, request: ExchangeRequest) -> None:
         if not request.full or self.rows:
