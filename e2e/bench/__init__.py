@@ -21,9 +21,12 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `peers.py`, `java/` | builds the Java side once into the cache and talks to its process |
 | `talk.py` | a process that answers a line of JSON to each line of input |
 | `master.py`, `master_rig.py`, `master_page.py` | the master: what is measured; its cluster; its page |
+| `plots.py` | what pages with pictures have in common |
 | `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
 | `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
 | `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three; our cluster; clients |
+| `seed.py`, `seed_plots.py` | members leave, join, stop and are lost: what is measured; pictures |
+| `seed_cases.py`, `seed_systems.py`, `seed_rig.py` | its events; Stele and Hazelcast; our cluster |
 | `paced.py` | a member that joins under writes, with a bandwidth limit |
 | `quality.py` | judges any plan without our planner's help: replays it, counts copies, bound and spreads |
 """

@@ -23,6 +23,7 @@ from e2e.bench import (
     paced,
     planning,
     security,
+    seed,
     steady,
 )
 from e2e.bench.report import Report, draw
@@ -38,6 +39,7 @@ BENCHES: dict[str, ModuleType] = {
     "handover": handover,
     "paced": paced,
     "steady": steady,
+    "seed": seed,
     "security": security,
     "newcomer": newcomer,
 }

@@ -66,7 +66,7 @@ def _observe(system: str, data_bytes: int, clients: Talker, join: Callable[[], J
     loaded = clients.ask("load", data_bytes, VALUE_BYTES, seconds=LOAD_SECONDS_MAX)
     clients.ask("live", RATE, CLIENT_THREADS)
     time.sleep(WARM_SECONDS[system])
-    kept_up = _until_idle(clients)
+    kept_up = until_idle(clients)
     begin = time.monotonic_ns()
     time.sleep(QUIET_SECONDS)
     quiet = clients.ask("stats", begin, time.monotonic_ns())
@@ -83,7 +83,7 @@ def _observe(system: str, data_bytes: int, clients: Talker, join: Callable[[], J
     }  # fmt: skip
 
 
-def _until_idle(clients: Talker) -> bool:
+def until_idle(clients: Talker) -> bool:
     """Wait until the clients are not behind their plan; whether that came."""
     end = time.monotonic() + IDLE_SECONDS_MAX
     while (lag := clients.ask("lag")["seconds"]) > LAG_SECONDS_MAX and time.monotonic() < end:

@@ -9,7 +9,7 @@
 
 Reads and writes are an open loop: each is due at its moment whatever the last one took, so its latency counts
 from that moment. A thread writes keys that no other writes; a read must not show less than what was
-acknowledged before it. The Java side (`java/`, `Clients`) does the same.
+acknowledged before it. The Java side (`java/`, `Clients`) does the same, and says the course of latencies.
 """
 
 from __future__ import annotations
@@ -138,11 +138,15 @@ class Samples:
 
 
 def summary(samples: Sequence[Samples], begin: int, end: int) -> dict[str, float | int]:
-    """Latencies from the due moment in seconds, and the longest single call, of what was due in between."""
+    """Latencies from the due moment in seconds, and the longest single call, of what was due in between.
+
+    `answered` counts what was answered in between, whenever it was due.
+    """
     latencies: list[int] = []
-    longest = failed = 0
+    longest = failed = answered = 0
     for each in samples:
         for place in range(len(each.ended)):
+            answered += begin <= each.ended[place] < end
             if not begin <= each.due[place] < end:
                 continue
             if each.ended[place] < 0:
@@ -158,8 +162,10 @@ def summary(samples: Sequence[Samples], begin: int, end: int) -> dict[str, float
     return {
         "count": len(latencies),
         "failed": failed,
+        "answered": answered,
         "p50_seconds": at(0.5),
         "p99_seconds": at(0.99),
+        "p999_seconds": at(0.999),
         "max_seconds": at(1.0),
         "call_max_seconds": longest / 1e9,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ SPREAD_MAX = 2
 """How far apart members may be at the end, in replicas; the planner ends closer."""
 NETWORK = "127.79.0"
 COMMANDS = {
-    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main([]))",
-    "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main([]))",
+    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main())",
+    "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main())",
 }
 
 Process = asyncio.subprocess.Process
@@ -44,6 +46,7 @@ class MemberRig(Rig):
     def __init__(self, plane: ControlPlane, api: Api, directory: Path) -> None:
         super().__init__(plane, api, directory)
         self._pods: dict[str, list[Process]] = {}
+        self._addresses = itertools.count(1)
         self.used_seconds: dict[str, float] = {}
 
     def hosts(self) -> list[tuple[str, int]]:
@@ -55,31 +58,31 @@ class MemberRig(Rig):
 
     async def _run_pod(self, name: str) -> None:
         pod = await self.api.get(PODS, NAMESPACE, name)
-        host = self._hosts[name] = f"{NETWORK}.{len(self._hosts) + 1}"
-        self._pods[name] = [await self._start(name, host, each) for each in pod["spec"]["containers"]]
-        await self._show(name, {"running": {}})
+        self._hosts[name] = f"{NETWORK}.{next(self._addresses)}"
+        containers = pod["spec"]["containers"]
+        self._pods[name] = [await self._start(pod, each, each["command"]) for each in containers]
+        await self._show(name, {"running": {"startedAt": time_of_kubelet()}})
 
-    async def _start(self, name: str, host: str, container: dict[str, Any]) -> Process:
+    async def _start(self, pod: dict[str, Any], container: dict[str, Any], command: Sequence[str]) -> Process:
+        """Run a command in a container."""
+        name, (program, *words) = pod["metadata"]["name"], command
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
         given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        env = {**os.environ, **given, "STELE_DATA_DIR": str(folder), "STELE_BIND": host}
+        given |= {"STELE_POD_UID": pod["metadata"]["uid"], "STELE_DATA_DIR": str(folder)}
+        env = {**os.environ, **given, "STELE_BIND": self._hosts[name]}
         with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
             made = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", COMMANDS[container["command"][0]], env=env, stdout=log, stderr=log
+                sys.executable, "-c", COMMANDS[program], *words, env=env, stdout=log, stderr=log
             )
         self._processes.append(made)
         return made
 
     async def until_whole(self, members: int) -> dict[str, Any]:
         """Until the status says that all is well and nothing moves."""
-
-        def whole(status: dict[str, Any]) -> bool:
-            parts, found, moves = status["partitions"], status["members"], status["migrations"]
-            quiet = not moves["active"] and not moves["waiting"] and parts["total"] > 0
-            return quiet and parts["safe"] == parts["total"] and found["ready"] == members
-
-        return await self.until_status(f"{members} members, all safe", whole)
+        return await self.until_status(
+            f"{members} members, all safe", lambda status: is_whole(status, members)
+        )
 
     async def rows(self, partitions: int) -> list[Partition]:
         """The table as it is stored."""
@@ -129,6 +132,18 @@ class MemberRig(Rig):
         self.used_seconds = {
             name: round(now - before.get(name, 0.0), 2) for name, now in self.cpu_seconds().items()
         }
+
+
+def time_of_kubelet() -> str:
+    """Now, as a kubelet writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_whole(status: dict[str, Any], members: int) -> bool:
+    """Whether the status says that all partitions are safe, so many members are ready and nothing moves."""
+    parts, found, moves = status["partitions"], status["members"], status["migrations"]
+    quiet = not moves["active"] and not moves["waiting"] and parts["total"] > 0
+    return bool(quiet and parts["safe"] == parts["total"] and found["ready"] == members)
 
 
 def is_spread(rows: Sequence[Partition], members: int, replicas: int) -> bool:

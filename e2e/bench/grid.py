@@ -25,17 +25,19 @@ CLIENTS = -1
 
 
 class Grid:
-    """Three members and the clients' process; all are killed when the `with` block is left."""
+    """Members and the clients' process, with these options of Java; all are killed when the `with` block is
+    left.
+    """
 
-    def __init__(self, system: str, partitions: int) -> None:
-        self._system, self._partitions = system, partitions
+    def __init__(self, system: str, partitions: int, *options: str, members: int = 3) -> None:
+        self._system, self._partitions, self._options, self._number = system, partitions, options, members
         self._stack = ExitStack()
         self.members: list[Talker] = []
         self.clients: Talker
 
     def __enter__(self) -> Self:
         with self._stack:
-            self.members = [self.start(number) for number in range(3)]
+            self.members = [self.start(number) for number in range(self._number)]
             self.clients = self.start(CLIENTS)
             self._stack = self._stack.pop_all()
         return self
@@ -45,7 +47,7 @@ class Grid:
 
     def start(self, number: int) -> Talker:
         """Start the member of this number, or the clients."""
-        return self._stack.enter_context(node(self._system, number, self._partitions))
+        return self._stack.enter_context(node(self._system, number, self._partitions, *self._options))
 
 
 def node(system: str, number: int, partitions: int, *options: str) -> Talker:

@@ -42,6 +42,6 @@ def lines(report: Report) -> list[str]:
 
 
 def settings_table(report: Report) -> list[str]:
-    """The settings of the cluster, as the page has them."""
-    settings = [f"| `{name}` | {value} |" for name, value in report.facts.items() if name.startswith("spec.")]
+    """The settings of what is measured, as the page has them; their names have a dot."""
+    settings = [f"| `{name}` | {value} |" for name, value in report.facts.items() if "." in name]
     return ["| setting | value |", "| --- | --- |", *settings]

@@ -152,7 +152,9 @@ class Rig:
         await self._until("the end of every plan", over)
         return sum(each.get("done", {}).get("total", 0) for each in found)
 
-    async def until_status(self, what: str, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def until_status(
+        self, what: str, check: Callable[[dict[str, Any]], bool], seconds: float = WAIT_SECONDS
+    ) -> dict[str, Any]:
         """Wait until the status says so; the status."""
         last: dict[str, Any] = {}
 
@@ -161,17 +163,17 @@ class Rig:
             last = await self.status()
             return bool(last) and check(last)
 
-        await self._until(what, holds)
+        await self._until(what, holds, seconds)
         return last
 
-    async def _until(self, what: str, check: Any) -> None:
-        end = time.monotonic() + WAIT_SECONDS
+    async def _until(self, what: str, check: Any, seconds: float = WAIT_SECONDS) -> None:
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             if await check():
                 return
             await asyncio.sleep(POLL_SECONDS)
         tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if self.log.exists() else ""
-        raise BenchError(f"{what} did not come in {WAIT_SECONDS:g} s; the operator's log ends with:\n{tail}")
+        raise BenchError(f"{what} did not come in {seconds:g} s; the operator's log ends with:\n{tail}")
 
     async def decisions(self) -> dict[float, int]:
         """How many decisions of this operator took at most so many seconds, by seconds."""

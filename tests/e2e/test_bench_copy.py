@@ -201,7 +201,8 @@ def test_latencies_count_from_the_moment_that_an_operation_was_due() -> None:
     samples.add(900_000, 900_000, 950_000)
     found = copy_load.summary([samples], 0, 200_000)
     assert (found["count"], found["failed"]) == (100, 1)
-    assert found["p99_seconds"] == found["max_seconds"] == 600 / 1e9
+    assert found["p99_seconds"] == found["p999_seconds"] == found["max_seconds"] == 600 / 1e9
+    assert found["answered"] == 100
     assert found["call_max_seconds"] == 100 / 1e9
     assert copy_load.summary([samples], 900_000, 1_000_000)["max_seconds"] == 50_000 / 1e9
     assert copy_load.summary([], 0, 1)["p99_seconds"] == 0.0

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,9 @@ from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Goal, Report, draw, factor, milliseconds
 from e2e.bench.timing import exponent, ratio
 from e2e.cluster.errors import ClusterError, MachineUnfitError
+
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md"
+COMMAND = re.compile(r"make bench-([\w-]+)|-m e2e\.bench ([a-z][\w-]*)|-m ((?:e2e|tests)\.[\w.]+)")
 
 
 def filled() -> Report:
@@ -97,3 +102,15 @@ def test_wrong_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -
         cli.main(words)
     assert ended.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_every_section_of_the_page_says_how_its_figures_are_measured() -> None:
+    """And every benchmark has its place on the page."""
+    named: set[str] = set()
+    start, planning, *others = PAGE.read_text(encoding="utf-8").split("\n## ")
+    for section in (start + planning, *others):
+        found = [match.groups() for match in COMMAND.finditer(section)]
+        assert found, section.partition("\n")[0]
+        named |= {target or bench for target, bench, _ in found if target or bench}
+        assert [module for *_, module in found if module and find_spec(module) is None] == []
+    assert named == set(cli.BENCHES)

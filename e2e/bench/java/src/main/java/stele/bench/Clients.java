@@ -16,6 +16,10 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import java.util.stream.LongStream;
+import java.util.stream.Stream;
 
 /** The clients of a grid; what each request means is in e2e/bench/copy_load.py, which does the same over RESP. */
 final class Clients {
@@ -45,6 +49,7 @@ final class Clients {
             case "live" -> live(Integer.parseInt(words[1]), Integer.parseInt(words[2]));
             case "lag" -> lag();
             case "stats" -> stats(Long.parseLong(words[1]), Long.parseLong(words[2]));
+            case "course" -> course(Long.parseLong(words[1]), Long.parseLong(words[2]), Long.parseLong(words[3]));
             case "end" -> end();
             case "verify" -> verify();
             default -> throw new IllegalArgumentException("unknown request");
@@ -186,17 +191,60 @@ final class Clients {
     }
 
     /** Waits until every operation that was due has ended. */
-    private String summary(List<Samples> all, long begin, long end) throws InterruptedException {
+    private void settle(List<Samples> all, long end) throws InterruptedException {
         long limit = System.currentTimeMillis() + STATS_MILLIS_MAX;
         while (live && System.currentTimeMillis() < limit && all.stream().anyMatch(each -> each.last() < end)) {
             Thread.sleep(10);
         }
+    }
+
+    private String course(long begin, long end, long window) throws InterruptedException {
+        return "{\"get\":" + course(reads, begin, end, window) + ",\"set\":" + course(writes, begin, end, window) + "}";
+    }
+
+    /** [answered, failed, p99, longest] of each window of so many nanoseconds; all but answered are of what was due in it. */
+    private String course(List<Samples> all, long begin, long end, long window) throws InterruptedException {
+        settle(all, end);
+        int windows = (int) ((end - begin) / window);
+        long[] answered = new long[windows];
+        long[] failed = new long[windows];
+        List<LongStream.Builder> latencies = Stream.generate(LongStream::builder).limit(windows).toList();
+        for (Samples each : all) {
+            for (int place = 0, to = each.count; place < to; place++) {
+                long due = Math.floorDiv(each.due[place] - begin, window);
+                long ended = Math.floorDiv(each.ended[place] - begin, window);
+                if (0 <= ended && ended < windows) {
+                    answered[(int) ended]++;
+                }
+                if (due < 0 || due >= windows) {
+                    continue;
+                }
+                if (each.ended[place] < 0) {
+                    failed[(int) due]++;
+                } else {
+                    latencies.get((int) due).add(each.ended[place] - each.due[place]);
+                }
+            }
+        }
+        return IntStream.range(0, windows).mapToObj(number -> {
+            long[] sorted = latencies.get(number).build().sorted().toArray();
+            return String.format(Locale.ROOT, "[%d,%d,%.6f,%.6f]",
+                answered[number], failed[number], at(sorted, sorted.length, 0.99), at(sorted, sorted.length, 1.0));
+        }).collect(Collectors.joining(",", "[", "]"));
+    }
+
+    private String summary(List<Samples> all, long begin, long end) throws InterruptedException {
+        settle(all, end);
         long[] latencies = new long[all.stream().mapToInt(each -> each.count).sum()];
         int count = 0;
         int failed = 0;
+        int answered = 0;
         long longest = 0;
         for (Samples each : all) {
             for (int place = 0, to = each.count; place < to; place++) {
+                if (begin <= each.ended[place] && each.ended[place] < end) {
+                    answered++;
+                }
                 if (each.due[place] < begin || each.due[place] >= end || count == latencies.length) {
                     continue;
                 }
@@ -210,9 +258,10 @@ final class Clients {
         }
         Arrays.sort(latencies, 0, count);
         return String.format(Locale.ROOT,
-            "{\"count\":%d,\"failed\":%d,\"p50_seconds\":%.6f,\"p99_seconds\":%.6f,\"max_seconds\":%.6f,"
-                + "\"call_max_seconds\":%.6f}",
-            count, failed, at(latencies, count, 0.5), at(latencies, count, 0.99), at(latencies, count, 1.0), longest / 1e9);
+            "{\"count\":%d,\"failed\":%d,\"answered\":%d,\"p50_seconds\":%.6f,\"p99_seconds\":%.6f,"
+                + "\"p999_seconds\":%.6f,\"max_seconds\":%.6f,\"call_max_seconds\":%.6f}",
+            count, failed, answered, at(latencies, count, 0.5), at(latencies, count, 0.99), at(latencies, count, 0.999),
+            at(latencies, count, 1.0), longest / 1e9);
     }
 
     private static double at(long[] sorted, int count, double share) {

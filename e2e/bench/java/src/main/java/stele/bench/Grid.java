@@ -8,6 +8,9 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** One process of a grid: a data member (number 0 or more) or its clients' process (-1). */
 abstract class Grid {
+    /** Maps (of Stele: keyspaces) that the entries are in, by their keys. */
+    static final int MAPS = Integer.getInteger("bench.maps", 1);
+
     /** When the list of members changed last (System.nanoTime); 0 when it did not since it was set to 0. */
     final AtomicLong viewNanos = new AtomicLong();
 
@@ -17,6 +20,15 @@ abstract class Grid {
 
     /** Read and write from now on a map that every member has a whole copy of. Stele's members decide that. */
     void replicate() { }
+
+    static int mapOf(String key) {
+        return Math.floorMod(key.hashCode(), MAPS);
+    }
+
+    /** Leave in order: give everything to others, then stop. */
+    void leave() {
+        throw new UnsupportedOperationException("ask a member");
+    }
 
     /** Read these keys and set them, as one transaction of this kind; returns how often it was tried again. */
     int transact(String kind, List<String> keys, byte[] value) throws Exception {

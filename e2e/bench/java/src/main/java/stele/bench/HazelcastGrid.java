@@ -19,6 +19,7 @@ import com.hazelcast.transaction.TransactionException;
 import com.hazelcast.transaction.TransactionOptions;
 import com.hazelcast.transaction.TransactionOptions.TransactionType;
 import com.hazelcast.transaction.TransactionalMap;
+import java.util.ArrayList;
 import java.util.List;
 
 /** Hazelcast with its defaults but for the number of partitions and discovery, which stays on loopback. */
@@ -26,23 +27,23 @@ abstract class HazelcastGrid extends Grid {
     private static final int PORT = 5701;
     private static final int MEMBERS_MAX = 4;
     HazelcastInstance instance;
-    private IMap<String, byte[]> map;
+    private final List<IMap<String, byte[]>> maps = new ArrayList<>();
     private ReplicatedMap<String, byte[]> replicated;
 
-    private synchronized IMap<String, byte[]> map() {
-        if (map == null) {
-            map = instance.getMap("bench");
+    private synchronized IMap<String, byte[]> map(String key) {
+        while (maps.size() < MAPS) {
+            maps.add(instance.getMap("bench" + maps.size()));
         }
-        return map;
+        return maps.get(mapOf(key));
     }
 
     @Override byte[] get(String key) {
-        return replicated == null ? map().get(key) : replicated.get(key);
+        return replicated == null ? map(key).get(key) : replicated.get(key);
     }
 
     @Override void set(String key, byte[] value) {
         if (replicated == null) {
-            map().set(key, value);
+            map(key).set(key, value);
         } else {
             replicated.put(key, value);
         }
@@ -96,6 +97,10 @@ abstract class HazelcastGrid extends Grid {
         Member(int number, int partitions) {
             Config config = new Config().setClusterName("bench");
             config.setProperty("hazelcast.partition.count", "" + partitions);
+            String parallel = System.getProperty("bench.parallel");
+            if (parallel != null) {
+                config.setProperty("hazelcast.partition.max.parallel.migrations", parallel);
+            }
             config.setProperty("hazelcast.phone.home.enabled", "false");
             config.setProperty("hazelcast.socket.bind.any", "false");
             NetworkConfig network = config.getNetworkConfig();
@@ -118,6 +123,10 @@ abstract class HazelcastGrid extends Grid {
                     viewNanos.set(System.nanoTime());
                 }
             });
+        }
+
+        @Override void leave() {
+            instance.shutdown();
         }
 
         @Override boolean isQuiet(int members) {

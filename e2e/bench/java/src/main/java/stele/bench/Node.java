@@ -3,14 +3,17 @@ package stele.bench;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.management.GarbageCollectorMXBean;
+import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.List;
 import java.util.stream.Collectors;
 
 /**
  * One process of a grid: arguments SYSTEM NUMBER PARTITIONS. Says {"ready": nanos}, then answers one line of JSON to each
- * line of input: await MEMBERS SECONDS | mark | replicate | table, and in the clients' process what e2e/bench/copy_load.py lists and
- * what Steady does.
+ * line of input: await MEMBERS SECONDS | collections | leave | mark | replicate | table, and in the clients' process what
+ * e2e/bench/copy_load.py lists, "course BEGIN END WINDOW" in nanoseconds, and what Steady does.
  * Moments are System.nanoTime, which is the clock of Python's time.monotonic_ns.
  */
 public final class Node {
@@ -40,6 +43,8 @@ public final class Node {
                 case "mark" -> mark(grid);
                 case "await" -> await(grid, Integer.parseInt(words[1]), Integer.parseInt(words[2]));
                 case "table" -> table(grid);
+                case "collections" -> collections();
+                case "leave" -> leave(grid);
                 case "replicate" -> replicate(grid);
                 case "fill", "steady", "transact", "memory" -> Steady.answer(grid, words);
                 default -> clients.answer(words);
@@ -58,6 +63,19 @@ public final class Node {
     private static String replicate(Grid grid) {
         grid.replicate();
         return "{}";
+    }
+
+    private static String leave(Grid grid) {
+        grid.leave();
+        return "{}";
+    }
+
+    /** Garbage collections of this JVM so far, and for how long they stopped it or ran beside it. */
+    private static String collections() {
+        List<GarbageCollectorMXBean> all = ManagementFactory.getGarbageCollectorMXBeans();
+        long count = all.stream().mapToLong(GarbageCollectorMXBean::getCollectionCount).sum();
+        long millis = all.stream().mapToLong(GarbageCollectorMXBean::getCollectionTime).sum();
+        return "{\"count\":" + count + ",\"millis\":" + millis + "}";
     }
 
     /** Until all is safe for a second; the moment at which that second began, and that of the change of members. */

@@ -30,10 +30,9 @@ import redis.clients.jedis.UnifiedJedis;
  */
 final class SteleClients extends Grid {
     private static final int CONNECTIONS_MAX = 64;
-    private final List<UnifiedJedis> clients = new ArrayList<>();
+    private final List<List<UnifiedJedis>> clients = new ArrayList<>();
     private final AtomicInteger threads = new AtomicInteger();
-    private final ThreadLocal<UnifiedJedis> own =
-        ThreadLocal.withInitial(() -> clients.get(threads.getAndIncrement() % clients.size()));
+    private final ThreadLocal<Integer> own = ThreadLocal.withInitial(threads::getAndIncrement);
 
     private final JedisClientConfig config;
     private final List<HostAndPort> members;
@@ -42,20 +41,23 @@ final class SteleClients extends Grid {
 
     /** `members` are addresses HOST:PORT with commas between; with a CA's file, they take TLS and a password. */
     SteleClients(String system, String members, String ca, String password) throws Exception {
-        config = ca == null ? DefaultJedisClientConfig.builder().build() : secured(Path.of(ca), password);
+        DefaultJedisClientConfig.Builder options =
+            ca == null ? DefaultJedisClientConfig.builder() : secured(Path.of(ca), password);
+        config = options.build();
         GenericObjectPoolConfig<Connection> pool = new GenericObjectPoolConfig<>();
         pool.setMaxTotal(CONNECTIONS_MAX);
         pool.setMaxIdle(CONNECTIONS_MAX);
         this.members = Arrays.stream(members.split(",")).map(HostAndPort::from).toList();
         Set<HostAndPort> all = Set.copyOf(this.members);
-        if (system.equals("stele-cluster")) {
-            clients.add(new JedisCluster(all, config, pool));
-        } else {
-            all.forEach(each -> clients.add(new JedisPooled(pool, each, config)));
+        for (int map = 0; map < MAPS; map++) {
+            JedisClientConfig selecting = options.database(map).build();
+            clients.add(system.equals("stele-cluster")
+                ? List.of(new JedisCluster(all, selecting, pool))
+                : all.stream().map(each -> (UnifiedJedis) new JedisPooled(pool, each, selecting)).toList());
         }
     }
 
-    private static JedisClientConfig secured(Path ca, String password) throws Exception {
+    private static DefaultJedisClientConfig.Builder secured(Path ca, String password) throws Exception {
         KeyStore trusted = KeyStore.getInstance(KeyStore.getDefaultType());
         trusted.load(null, null);
         try (InputStream file = Files.newInputStream(ca)) {
@@ -66,15 +68,20 @@ final class SteleClients extends Grid {
         SSLContext context = SSLContext.getInstance("TLS");
         context.init(null, trust.getTrustManagers(), null);
         return DefaultJedisClientConfig.builder()
-            .ssl(true).sslSocketFactory(context.getSocketFactory()).password(password).build();
+            .ssl(true).sslSocketFactory(context.getSocketFactory()).password(password);
+    }
+
+    private UnifiedJedis client(String key) {
+        List<UnifiedJedis> all = clients.get(mapOf(key));
+        return all.get(own.get() % all.size());
     }
 
     @Override byte[] get(String key) {
-        return own.get().get(key.getBytes(StandardCharsets.UTF_8));
+        return client(key).get(key.getBytes(StandardCharsets.UTF_8));
     }
 
     @Override void set(String key, byte[] value) {
-        own.get().set(key.getBytes(StandardCharsets.UTF_8), value);
+        client(key).set(key.getBytes(StandardCharsets.UTF_8), value);
     }
 
     /** WATCH, GET, then MULTI, SET, EXEC, which answers null when one of the keys has changed meanwhile. */
