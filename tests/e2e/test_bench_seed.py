@@ -75,7 +75,7 @@ class Fake:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QUICK_QUIET_SECONDS", "QUICK_WARM_SECONDS"):
+    for name in ("QUIET_SECONDS", "WARM_SECONDS", "QUICK_QUIET_SECONDS", "QUICK_WARM_SECONDS"):
         monkeypatch.setattr(seed, name, 0.0)
 
 
@@ -168,23 +168,20 @@ def test_a_series_that_fails_is_told_and_the_others_are_measured(
 
 def whole_run() -> Report:
     report = Report("seed", quick=False, facts={"commit": "0123456789", "cores": 2}, complete=True)
-    report.facts.update(seed.settings_of(FULL[0]))
-    results = seed.Results()
-    for series in FULL:
-        for name in SYSTEMS:
-            seed.observe(Fake(name), series, True, results)
-    seed.fill(report, results)
+    seed.run(report, False)
     return report
 
 
-def test_the_page_of_a_run_has_pictures(soon: None, tmp_path: Path) -> None:
-    seed.write(whole_run(), tmp_path)
-    assert {path.stem for path in tmp_path.glob("*.png")} == {
-        "safe",
-        *(file_of(str(series)).removesuffix(".png") for series in FULL),
-    }
+def test_the_page_of_a_run_has_pictures(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(seed, "QUICK", QUICK[-1:])
+    report = Report("seed", quick=True, facts={"commit": "0123456789"})
+    seed.run(report, True)
+    seed.write(report, tmp_path)
+    course = file_of(str(QUICK[-1]))
+    assert course == "course-271-partitions-20x-10-maps.png"
+    assert {path.name for path in tmp_path.glob("*.png")} == {"safe.png", course}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.glob("*.png"))
-    assert "(course-16384-partitions-20x-10-maps.png)" in (tmp_path / "index.md").read_text()
+    assert f"({course})" in (tmp_path / "index.md").read_text()
     assert (tmp_path / "seed.md").read_text().startswith(BEGIN)
 
 
@@ -203,7 +200,7 @@ def without_figures(lines: Sequence[str]) -> list[str]:
     return [" | ".join(cells[: case_cells(cells)]) for cells in split]
 
 
-def test_the_documentation_has_what_a_run_writes(soon: None) -> None:
+def test_the_documentation_has_what_a_run_writes(fakes: None) -> None:
     """To publish figures is to paste seed.md in place of what is between its marks."""
     written = pasted(whole_run())
     page = PAGE.read_text(encoding="utf-8")
