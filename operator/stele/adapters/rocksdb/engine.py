@@ -152,20 +152,29 @@ class RocksEngine:
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
+        if self._log_failed is not None:
+            raise self._log_failed
+        try:
+            if len(puts) == 1 and not drops:
+                # A batch takes half as long again, and most writes of an idle member are of one operation.
+                self._writing(lambda: self._log.put(*puts[0]))
+            else:
+                self._writing(lambda: self._db.write(self._log_batch(puts, drops)))
+        except Unavailable as error:
+            # Records after a broken one in a log file are unreliable until the database is reopened.
+            self._log_failed = error if ".log" in str(error) else None
+            raise
+
+    def _log_batch(
+        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]]
+    ) -> WriteBatch:
         family = self._log_handle
         batch = self._batch(family)
         for begin, end in drops:
             batch.delete_range(begin, end, family)
         for key, value in puts:
             batch[key] = value
-        if self._log_failed is not None:
-            raise self._log_failed
-        try:
-            self._writing(lambda: self._db.write(batch))
-        except Unavailable as error:
-            # Records after a broken one in a log file are unreliable until the database is reopened.
-            self._log_failed = error if ".log" in str(error) else None
-            raise
+        return batch
 
     def get_log(self, key: bytes) -> bytes | None:
         return _get(self._log, key)
