@@ -216,6 +216,9 @@ NO_SPACE_BYTES = 64 * 1024 * 1024
 LOG_FREE_BYTES_MIN = 16 * 1024 * 1024
 """With less free disk space than this, nothing is logged, sent, acknowledged or applied."""
 
+PLENTY_BYTES = 1024 * 1024 * 1024
+"""With more free disk space than this, it is measured at every tick and not at every write of the log."""
+
 STALLED_SECONDS_MAX = 20.0
 """How long a log may fail despite free space before the process restarts (RocksDB recovers within 10 s)."""
 

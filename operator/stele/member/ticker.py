@@ -98,6 +98,7 @@ class Ticker:
 
     def tick(self, now: float) -> None:
         """Continue what waited for something, and fail what waited too long."""
+        self._tablets.writer.look()
         self._replicator.tick()
         self._near_caches.tick()
         self._local_caches.tick()

@@ -16,6 +16,7 @@ from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.control import commands as m
 from stele.errors import Unavailable
 from stele.member import limits
+from stele.member.replication.log_writer import LogWriter
 from stele.member.storage.write_back import WriteBack
 from stele.wire import peer
 from stele.wire.storage.keys import tablet_range, user_key
@@ -80,6 +81,26 @@ async def test_nothing_is_acknowledged_or_applied_before_it_is_written(
     assert made.get(b"one") == b"v"
     made.node.ticker.every_second(made.node.background.now())
     assert made.node.gate.refusal is None
+
+
+def test_where_there_is_plenty_of_room_it_is_measured_at_each_look_alone() -> None:
+    asked, free = list[int](), [2 * limits.PLENTY_BYTES]
+
+    def has_room(size: int) -> bool:
+        asked.append(size)
+        return size <= free[0]
+
+    writer = LogWriter(MemoryEngine(), has_room)
+    for index, looks in enumerate((False, True, False, False), 1):
+        if looks:
+            writer.look()
+        writer.put(P, index, [ONE], len(ONE))
+        assert writer.write()
+    assert asked == [len(ONE), limits.PLENTY_BYTES]
+    free[0] = 0
+    writer.look()
+    writer.put(P, 5, [ONE], len(ONE))
+    assert not writer.write()
 
 
 async def test_what_was_taken_back_while_nothing_could_be_written_stays_away(made: SingleMember) -> None:

@@ -18,18 +18,24 @@ class LogWriter:
     """Keeps what is gathered until the engine takes it: nothing is lost while the volume is full.
 
     `has_room` returns whether the volume has room for that many bytes. Without room RocksDB is not called,
-    because its log never recovers from a failed write. `stalled` is why nothing can be written now, if so,
-    and `refused` whether that is RocksDB's error.
+    because its log never recovers from a failed write. Where `look` has found plenty, no write asks until the
+    next look. `stalled` is why nothing can be written now, if so, and `refused` whether that is RocksDB's
+    error.
     """
 
     def __init__(self, engine: Engine, has_room: Callable[[int], bool]) -> None:
         self.has_room = has_room
         self.stalled = ""
         self.refused = False
+        self._plenty = False
         self._engine = engine
         self._puts: list[tuple[bytes, bytes]] = []
         self._puts_bytes = 0
         self._cuts: list[tuple[bytes, bytes]] = []
+
+    def look(self) -> None:
+        """Look whether there is more room than can be filled before the next look; called at every tick."""
+        self._plenty = self.has_room(limits.PLENTY_BYTES)
 
     def put(self, partition: int, first: int, records: list[bytes], size: int) -> None:
         """Gather operations of `size` bytes from index `first` on; they are written when enough of all
@@ -74,7 +80,7 @@ class LogWriter:
 
     def _write(self) -> str:
         """Write, or return why it is impossible now."""
-        if not self.has_room(self._puts_bytes):
+        if not (self._plenty or self.has_room(self._puts_bytes)):
             return "the volume is full"
         try:
             self._engine.write_log(self._puts, self._cuts)
