@@ -49,6 +49,19 @@ def test_too_long_frames_are_refused_on_both_sides() -> None:
         encode_frame(bytes(FRAME_BYTES_MAX + 1))
 
 
+def test_a_frame_that_arrives_alone_is_judged_like_others() -> None:
+    decoder = FrameDecoder(bytes_max=10)
+    assert [list(decoder.feed(encode_frame(body))) for body in (b"", b"a", bytes(10))] == [
+        [b""],
+        [b"a"],
+        [bytes(10)],
+    ]
+    assert list(decoder.feed(encode_frame(b"a")[:5])) == []
+    assert list(decoder.feed(encode_frame(b"a")[5:] + encode_frame(b"b"))) == [b"a", b"b"]
+    with pytest.raises(FrameError, match="at most 10"):
+        list(decoder.feed(encode_frame(bytes(11))))
+
+
 def test_longer_frames_are_taken_from_where_they_are_allowed() -> None:
     """What follows a greeting may arrive in the same bytes."""
     decoder, found = FrameDecoder(bytes_max=10), list[int]()

@@ -44,8 +44,21 @@ class FrameDecoder:
         """
         if self._broken:
             raise FrameError("the stream is unusable after an earlier frame error")
+        whole = None if self._buffer else self._whole(data)
+        if whole is not None:
+            return iter((whole,))
         self._buffer += data
         return self._bodies()
+
+    def _whole(self, data: bytes) -> bytes | None:
+        """Return the body of what is exactly one valid frame, as most are; None for anything else."""
+        if len(data) < HEAD_BYTES:
+            return None
+        length, checksum = _HEAD.unpack_from(data)
+        if length != len(data) - HEAD_BYTES or length > self.bytes_max:
+            return None
+        body = data[HEAD_BYTES:]
+        return body if crc32c(body) == checksum else None
 
     def _bodies(self) -> Iterator[bytes]:
         begin = 0

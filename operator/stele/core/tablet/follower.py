@@ -26,6 +26,10 @@ class Code(IntEnum):
     ROW_NEEDED = 5
 
 
+CODES = tuple(Code)
+"""By their numbers: to call `Code` costs ten times as much, and there is one for each acknowledgement."""
+
+
 class Place(NamedTuple):
     """Where received operations belong: drop the first `skip`, after truncating the log to `cut` (None:
     do not)."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from stele.core.tablet.follower import Code
+from stele.core.tablet.follower import CODES, Code
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import OpId
 from stele.core.tablet.owner import Fetch, Flow, LogPosition, Owner, Phase, Progress
@@ -291,7 +291,7 @@ class Replicator:
             self.send_behind(link)
 
     def _on_ack(self, link: Link, replica: Replica, owner: Owner, item: peer.AckItem) -> None:
-        code = Code(item.code)
+        code = CODES[item.code]
         if owner.on_ack(link.member, item.term, code, item.match, item.promised):
             self.to_apply(replica)
         if code is not Code.OK:
@@ -314,7 +314,7 @@ class Replicator:
             if replica is None or owner is None:
                 continue
             position = LogPosition(item.last, item.applied, item.empty)
-            code = Code(item.code)
+            code = CODES[item.code]
             owner.on_probe_result(link.member, item.term, code, position, item.promised)
             if code is Code.OK and item.term == owner.term:
                 self.lease_holder.followed(link.member, item.partition, item.term)
