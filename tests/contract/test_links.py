@@ -275,6 +275,19 @@ async def test_messages_arrive_whole_and_in_order_both_ways(case: Case) -> None:
     assert (here.reasons, there.reasons) == ([], [])
 
 
+async def test_what_ends_a_turn_goes_out_behind_what_was_sent_before(case: Case) -> None:
+    here, there = await linked(case)
+
+    def turn() -> None:
+        here.link.send(message(1))
+        here.link.send(message(2), now=True)
+        here.link.send(message(3))
+
+    await case.do(turn)
+    await until(case, lambda: len(there.messages) == 3)
+    assert there.messages == [message(1), message(2), message(3)]
+
+
 async def test_where_nobody_listens_a_connection_is_refused(case: Case) -> None:
     close = await case.listen(Raw)
     close()

@@ -38,7 +38,7 @@ class Asker:
         self.sender = sender
         self.answers: list[peer.Message] = []
 
-    def send(self, message: peer.Message) -> None:
+    def send(self, message: peer.Message, *, now: bool = False) -> None:
         self.answers.append(message)
 
     def close(self, reason: str, *, invalid: bool = False) -> None:

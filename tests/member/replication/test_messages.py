@@ -62,7 +62,7 @@ class Wire:
         self.sent: list[peer.Message] = []
         self.closed = ""
 
-    def send(self, message: peer.Message) -> None:
+    def send(self, message: peer.Message, *, now: bool = False) -> None:
         self.sent.append(message)
 
     def greeted(self) -> None:

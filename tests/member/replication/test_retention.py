@@ -226,7 +226,7 @@ def test_a_window_is_full_at_its_bytes_and_at_its_messages(
     class Room:
         full = False
 
-        def send(self, message: object) -> None:
+        def send(self, message: object, *, now: bool = False) -> None:
             pass
 
     link = object.__new__(Link)

@@ -68,21 +68,24 @@ class Connection(asyncio.Protocol):
         self._frames.allow(FRAME_BYTES_MAX)
         self._decode = decode_message
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, *, now: bool = False) -> None:
         """Queue a message; all messages of one turn of the loop go out in one write.
 
-        Dropped after `close`.
+        `now` says that it is the last one of the turn: it is written with those before it. Dropped after
+        `close`.
         """
         if self._closed or self._transport is None:
             return
         loop = asyncio.get_running_loop()
-        if not self._waiting:
+        if not (now or self._waiting):
             loop.call_soon(self._flush)
         try:
             self._waiting.append(encode_frame(encode_message(message)))
         except FrameError as error:
             # Deferred, so that the sender continues as if the connection ended a moment later.
             loop.call_soon(self.close, f"{type(message).__name__} to {self.peer} is too large: {error}")
+        if now:
+            self._flush()
 
     def _flush(self) -> None:
         frames, self._waiting = self._waiting, []

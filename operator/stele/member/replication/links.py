@@ -354,18 +354,18 @@ class Link:
             return self._held.full
         return self._connection is None or not self.ready or self._connection.full
 
-    def send(self, message: peer.Message, size: int = 0) -> None:
-        """Send it, or keep it while all waits. `size` is that of its content, where it may be long."""
+    def send(self, message: peer.Message, size: int = 0, *, now: bool = False) -> None:
+        """Send it, or keep it while all waits. `size` is that of long content; `now`: the turn's last one."""
         if self._hold is Hold.ALL:
             self._held.add(message, size)
         elif self._connection is not None and self.ready:
             self._heartbeats += isinstance(message, peer.Heartbeat)
-            self._connection.send(message)
+            self._connection.send(message, now=now)
 
     def send_append(self, items: list[peer.AppendItem], size: int) -> None:
         self.in_flight.append(size)
         self.in_flight_bytes += size
-        self.send(peer.Append(items))
+        self.send(peer.Append(items), now=True)
 
     def acknowledged(self) -> None:
         """Handle the acknowledgement of the oldest Append."""
@@ -534,9 +534,9 @@ class Inbound:
             )
         return None
 
-    def send(self, message: peer.Message) -> None:
+    def send(self, message: peer.Message, *, now: bool = False) -> None:
         if self._connection is not None:
-            self._connection.send(message)
+            self._connection.send(message, now=now)
 
     @property
     def ended(self) -> bool:

@@ -142,7 +142,7 @@ class Replicator:
         if self._stopped:
             return
         for to, message in replies:
-            to.send(message)
+            to.send(message, now=True)
         for replica, owner, last in ends:
             held = replica.owner is owner and replica.tablet.log.holds(last)
             if held and owner.on_synced(last[1]):
