@@ -48,11 +48,16 @@ class Facts:
     cache: str
 
 
-def problems(facts: Facts, disk_free_bytes_min: int = DISK_FREE_BYTES_MIN) -> list[str]:
-    """One sentence for each thing that is wrong, with what to do about it; empty when all is well."""
+def problems(facts: Facts, disk_free_bytes_min: int = DISK_FREE_BYTES_MIN, builds: bool = True) -> list[str]:
+    """One sentence for each thing that is wrong, with what to do about it; empty when all is well.
+
+    Go is wanted where this machine `builds` Kubernetes.
+    """
     found = _user_problems(facts.system, facts.root)
     if facts.system != "Linux":
         return found
+    if builds:
+        found += _go_problems(facts)
     return [*found, *_program_problems(facts), *_room_problems(facts, disk_free_bytes_min)]
 
 
@@ -65,19 +70,21 @@ def _user_problems(system: str, root: bool) -> list[str]:
     return [] if root else ["The test cluster needs root; run the same command as root (sudo -E)."]
 
 
+def _go_problems(facts: Facts) -> list[str]:
+    wanted = ".".join(map(str, programs.GO_VERSION_MIN))
+    if not facts.go_version:
+        return [f"Go is missing; install Go {wanted} or newer from https://go.dev/dl and put it on the PATH."]
+    if facts.go_version < programs.GO_VERSION_MIN and not _updates_itself(facts):
+        seen = ".".join(map(str, facts.go_version))
+        return [f"Go {seen} is too old; install Go {wanted} or newer from https://go.dev/dl."]
+    return []
+
+
 def _program_problems(facts: Facts) -> list[str]:
     found = []
     if facts.missing_packages and not facts.can_install:
         names = " ".join(facts.missing_packages)
         found.append(f"Missing on this machine: {names}; install them as root with: apt-get install {names}.")
-    wanted = ".".join(map(str, programs.GO_VERSION_MIN))
-    if not facts.go_version:
-        found.append(
-            f"Go is missing; install Go {wanted} or newer from https://go.dev/dl and put it on the PATH."
-        )
-    elif facts.go_version < programs.GO_VERSION_MIN and not _updates_itself(facts):
-        seen = ".".join(map(str, facts.go_version))
-        found.append(f"Go {seen} is too old; install Go {wanted} or newer from https://go.dev/dl.")
     return [*found, *python_problems(facts.python_version)]
 
 
@@ -118,21 +125,23 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / GIBIBYTE:.1f} GiB"
 
 
-def check(cluster_exists: bool = False, packages: Mapping[str, str] = debian.PACKAGES) -> None:
+def check(
+    cluster_exists: bool = False, packages: Mapping[str, str] = debian.PACKAGES, builds: bool = True
+) -> None:
     """Raise `MachineUnfitError` with every problem of this machine, one a line; return when there is none.
 
     When the cluster is there, its port is in use by itself and most of the disk is spent already.
     """
     facts = probe(() if cluster_exists else HOST_PORTS, packages)
-    found = problems(facts, _disk_needed_bytes(cluster_exists))
+    found = problems(facts, _disk_needed_bytes(cluster_exists, builds), builds)
     if found:
         raise MachineUnfitError("\n".join(found))
 
 
-def _disk_needed_bytes(cluster_exists: bool) -> int:
+def _disk_needed_bytes(cluster_exists: bool, builds: bool) -> int:
     if cluster_exists:
         return DISK_FREE_WHEN_UP_BYTES_MIN
-    return DISK_FREE_BYTES_MIN + (0 if programs.built() else DISK_BUILD_BYTES)
+    return DISK_FREE_BYTES_MIN + (DISK_BUILD_BYTES if builds and not programs.built() else 0)
 
 
 def check_user() -> None:

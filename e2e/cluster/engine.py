@@ -12,6 +12,8 @@ from e2e.cluster.steps import output, succeeds
 
 # The default image of the pinned kind. Its Kubernetes needs cgroup v2.
 PUBLISHED_IMAGE = "docker.io/kindest/node:v1.37.0"
+CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
+"""Is there where podman's containers get cgroup v2."""
 ANSWER_SECONDS_MAX = 5.0
 REGISTRY_SECONDS_MAX = 10.0
 
@@ -29,6 +31,13 @@ def choose() -> Engine:
     if _docker_can_pull():
         return Engine("docker", published_image=True)
     return Engine("podman", published_image=_podman_can_pull())
+
+
+def builds(engine: Engine) -> bool:
+    """Whether Kubernetes and its tools are built here: not where others published the nodes' image, and the
+    tools are on the PATH.
+    """
+    return not (engine.published_image and programs.tools_installed())
 
 
 def remember(engine: Engine) -> None:
@@ -75,7 +84,7 @@ def _docker_can_pull() -> bool:
 
 
 def _podman_can_pull() -> bool:
-    if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+    if not CGROUP_V2.exists():
         return False
     return _registry_has(["podman", "manifest", "inspect", PUBLISHED_IMAGE], podman.environment())
 

@@ -46,6 +46,11 @@ class Status:
     complete: bool
     answers: bool
 
+    @property
+    def well(self) -> bool:
+        """Whether it can be used as it is."""
+        return self.complete and self.answers
+
 
 def up() -> None:
     """Make the cluster unless it is there and well; what is left of a broken one is removed first.
@@ -60,12 +65,24 @@ def up() -> None:
     doctor.check_user()
     with cache.locked("cluster"):
         status = _status()
-        doctor.check(cluster_exists=bool(status.nodes))
-        if status.complete and status.answers:
+        chosen = _check(status)
+        if status.well:
             say(f"The cluster {NAME!r} is up already; its kubeconfig is {kubeconfig()}")
             return
         debian.ensure_packages()
-        _up(status)
+        _up(status, chosen)
+
+
+def check() -> None:
+    """Raise `MachineUnfitError` when this machine cannot run our own cluster; changes nothing."""
+    _check(_status())
+
+
+def _check(status: Status) -> Engine:
+    """The engine that the cluster has, or is to be made with, on a machine that can run it."""
+    chosen = _engine() if status.well else engine.choose()
+    doctor.check(cluster_exists=bool(status.nodes), builds=engine.builds(chosen))
+    return chosen
 
 
 def _greet_external(given: external.External) -> None:
@@ -73,10 +90,9 @@ def _greet_external(given: external.External) -> None:
     say(f"Using the given cluster of {given.kubeconfig} with {len(nodes.split())} nodes; nothing is created.")
 
 
-def _up(before: Status) -> None:
-    programs.ensure()
-    chosen = engine.choose()
+def _up(before: Status, chosen: Engine) -> None:
     image = [] if chosen.published_image else ["--image", node_image.ensure()]
+    _ensure_tools(chosen)
     if before.nodes:
         with step("remove what was left of a broken cluster"):
             _delete(engine.remembered() or chosen)
@@ -88,6 +104,11 @@ def _up(before: Status) -> None:
         _wait()
     _mark().write_text("made\n", encoding="utf-8")
     say(f"The cluster {NAME!r} is up; its kubeconfig is {kubeconfig()}")
+
+
+def _ensure_tools(chosen: Engine) -> None:
+    if engine.builds(chosen):
+        programs.ensure()
 
 
 def _write_config() -> Path:
@@ -142,7 +163,7 @@ def down() -> None:
 
 
 def _delete(chosen: Engine) -> None:
-    programs.ensure()
+    _ensure_tools(chosen)
     environment = engine.environment(chosen)
     _mark().unlink(missing_ok=True)
     run(

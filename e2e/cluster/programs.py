@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,8 @@ BUILDS = (
     ),
 )
 NAMES = (*(name for build in BUILDS for name in build.programs), "pause")
+TOOLS = ("helm", "kind", "kubectl")
+"""What speaks to a cluster that is made of published images."""
 
 
 def key() -> str:
@@ -92,6 +95,11 @@ def key() -> str:
 def built() -> bool:
     """Whether the programs of the present inputs are in the cache."""
     return (cache.root() / "programs" / key()).is_dir()
+
+
+def tools_installed() -> bool:
+    """Whether all of `TOOLS` are on the user's PATH."""
+    return all(shutil.which(name) is not None for name in TOOLS)
 
 
 def ensure() -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from e2e.cluster import cache, doctor, external, images, kind
+from e2e.cluster import cache, external, images, kind
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, say, step, succeeds
 from e2e.demo.errors import DemoError, PreflightError
@@ -34,6 +35,8 @@ from e2e.demo.settings import (
 HELM_SECONDS_MAX = 240
 DELETE_SECONDS_MAX = 180
 KUBECTL_SECONDS_MAX = 60.0
+GIVEN_TOOLS = ("kubectl", "helm")
+"""What speaks to a cluster that the user gave."""
 CLUSTER_LABEL = "stele.dev/cluster"
 COMPONENT_LABEL = "stele.dev/component"
 
@@ -170,11 +173,15 @@ def check(settings: Settings) -> None:
     try:
         given = external.given()
         if given is None:
-            doctor.check(cluster_exists=bool(kind.status().nodes))
+            kind.check()
         elif not settings.images:
             raise PreflightError(
                 "With a cluster of your own, --images PREFIX[:TAG] must say from where its nodes pull the "
                 "images stele-operator, stele-member and stele-spark."
+            )
+        elif lacking := [name for name in GIVEN_TOOLS if shutil.which(name, path=kind.env()["PATH"]) is None]:
+            raise PreflightError(
+                f"With a cluster of your own, {' and '.join(lacking)} must be on the PATH: nothing is built."
             )
     except ClusterError as error:
         raise PreflightError(str(error)) from error

@@ -69,6 +69,10 @@ def test_an_older_go_that_fetches_its_successor_is_good_enough() -> None:
     assert problems(dataclasses.replace(WELL, go_version=(1, 22), go_toolchain="auto")) == []
 
 
+def test_go_is_not_needed_where_kubernetes_is_not_built() -> None:
+    assert problems(dataclasses.replace(WELL, go_version=()), builds=False) == []
+
+
 def test_less_disk_is_needed_when_all_is_built() -> None:
     little = dataclasses.replace(WELL, disk_free_bytes=5 * GIBIBYTE)
     assert problems(little, doctor.DISK_FREE_WHEN_UP_BYTES_MIN) == []
