@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,25 @@ from e2e.cluster.errors import ClusterError
 
 LOG_TAIL_LINES = 15
 COMMAND_SECONDS_MAX = 600.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A step that ended well: when it began, and how long it took."""
+
+    title: str
+    begin_seconds: float
+    seconds: float
+
+
+_parts: list[Part] = []  # in the order of their ends; begins are monotonic times
+
+
+def parts(since_seconds: float) -> list[Part]:
+    """The steps since that monotonic time, by their begins, which are counted from it."""
+    found = [each for each in _parts if each.begin_seconds >= since_seconds]
+    counted = [Part(each.title, each.begin_seconds - since_seconds, each.seconds) for each in found]
+    return sorted(counted, key=lambda each: each.begin_seconds)
 
 
 def say(text: str) -> None:
@@ -33,7 +53,9 @@ def step(title: str, hint: str = "") -> Iterator[None]:
     except BaseException:
         say(f"[{time.monotonic() - start:7.1f} s] {title}: failed")
         raise
-    say(f"[{time.monotonic() - start:7.1f} s] {title}")
+    part = Part(title, start, time.monotonic() - start)
+    _parts.append(part)
+    say(f"[{part.seconds:7.1f} s] {title}")
 
 
 def run(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from e2e.cluster import cache, kind
+from e2e.cluster import cache, kind, steps
 from e2e.demo import inputs, padded, stage, verify
 from e2e.demo.admin_ports import admin_ports
 from e2e.demo.clients import Clients, config_of, ledger_of
@@ -39,9 +39,8 @@ def run(settings: Settings) -> tuple[Result, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     result = Result(name, records.source, len(records.values), records.replaced)
     result.spark_expected = settings.spark_expected
-    prepared = stage.Stage(settings, folder)
-    endpoint = prepared.prepare()
-    result.setup = prepared.times
+    endpoint = stage.Stage(settings, folder).prepare()
+    result.setup = steps.parts(start)
     with board(settings.live) as shown:
         course = _Course(settings, folder, records=records, endpoint=endpoint, shown=shown, result=result)
         asyncio.run(course.run(kind.env()))

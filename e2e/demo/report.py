@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from e2e.cluster.command_line import EXIT_FAILED, EXIT_OK
+from e2e.cluster.steps import Part
 from e2e.demo.loader import Load
 from e2e.demo.measure import KINDS
 from e2e.demo.phases import PhaseResult
@@ -35,7 +36,7 @@ class Result:
     source: str
     records: int
     replaced: int
-    setup: list[tuple[str, float]] = field(default_factory=list)
+    setup: list[Part] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     phases: list[PhaseResult] = field(default_factory=list)
     measures: list[dict[str, Any]] = field(default_factory=list)
@@ -121,7 +122,14 @@ class Result:
             "problems": self.problems(),
             "seconds": round(self.seconds, 1),
             "input": {"source": self.source, "records": self.records, "replaced_records": self.replaced},
-            "setup": [{"step": step, "seconds": seconds} for step, seconds in self.setup],
+            "setup": [
+                {
+                    "step": each.title,
+                    "begin_seconds": round(each.begin_seconds, 1),
+                    "seconds": round(each.seconds, 1),
+                }
+                for each in self.setup
+            ],
             "loads": [asdict(each) | {"megabytes_per_second": _mb(each)} for each in self.loads],
             "phases": [_phase_json(each, measures.get(each.name)) for each in self.phases],
             "clients": self.clients,
@@ -190,7 +198,6 @@ def draw(result: Result, console: Console) -> None:
 
 
 def _parts(result: Result) -> list[Any]:
-    setup = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in result.setup)
     loads = ", ".join(
         f"{each.keyspace}: {each.entries:,} entries, {size(each.bytes)} in {each.seconds:.1f} s "
         f"({each.megabytes_per_second:.1f} MB/s)"
@@ -199,7 +206,7 @@ def _parts(result: Result) -> list[Any]:
     kept = not result.problems()
     verdict = "Every promise was kept." if kept else "\n".join(result.problems())
     return [
-        Text(f"Set up: {setup}"),
+        _setup_table(result),
         Text(
             f"Input: {result.source}, {result.records:,} records ({result.replaced:,} replaced by later ones)"
         ),
@@ -209,6 +216,17 @@ def _parts(result: Result) -> list[Any]:
         Text(_verified(result)),
         Text(verdict, style="bold green" if kept else "bold red"),
     ]
+
+
+def _setup_table(result: Result) -> Table:
+    """What was done before the load; parts that begin before others end were done side by side."""
+    table = Table(title="Set up")
+    table.add_column("part")
+    table.add_column("begins after", justify="right")
+    table.add_column("takes", justify="right")
+    for each in result.setup:
+        table.add_row(each.title, f"{each.begin_seconds:.1f} s", f"{each.seconds:.1f} s")
+    return table
 
 
 def _table(result: Result) -> Table:

@@ -7,9 +7,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,33 +39,22 @@ COMPONENT_LABEL = "stele.dev/component"
 
 
 class Stage:
-    """The steps, in order; `times` has (step, seconds) of each."""
+    """The steps, in order."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
-        self.times: list[tuple[str, float]] = []
-
-    @contextmanager
-    def _timed(self, title: str, *, shown: bool = True) -> Iterator[None]:
-        """Note the time, also of what shows steps of its own."""
-        start = time.monotonic()
-        with step(title) if shown else nullcontext():
-            yield
-        self.times.append((title, round(time.monotonic() - start, 1)))
 
     def prepare(self) -> Endpoint:
         """All steps; where clients connect. Raises DemoError or ClusterError."""
         members, keep = self.settings.members, self.settings.keep
-        with self._timed("cluster", shown=False):
-            kind.up()
-        with self._timed("images", shown=False):
-            names = self._images()
+        kind.up()
+        names = self._images()
         self._namespaces()
-        with self._timed("install the chart and wait for the operator"):
+        with step("install the chart and wait for the operator"):
             self._install(names)
-        with self._timed("keep what is there" if keep else "start from an empty TabletCluster"):
+        with step("keep what is there" if keep else "start from an empty TabletCluster"):
             self._clear()
-        with self._timed(f"apply the TabletCluster of {members} members and wait until it is ready"):
+        with step(f"apply the TabletCluster of {members} members and wait until it is ready"):
             self._apply()
         return self.endpoint()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from e2e.cluster.steps import Part
 from e2e.demo.history import Breach, Violation
 from e2e.demo.judge import Difference, Fault, Tally
 from e2e.demo.loader import Load
@@ -41,6 +42,7 @@ def good() -> Result:
         "test",
         10,
         1,
+        setup=[Part("build Kubernetes", 0.04, 700.0), Part("build the image member", 12.0, 20.26)],
         loads=[Load("packages", 10, 1000, 1.0)],
         phases=[PhaseResult(PhaseName.SCALE_UP, 10.0, moves)],
         measures=[summary],
@@ -70,7 +72,12 @@ def test_a_good_run() -> None:
     assert made["ok"] is True
     assert made["phases"][0]["moves"]["megabytes_per_second"] == 0.2
     assert made["phases"][0]["reads"]["p99_ms"] == 2.0
+    assert made["setup"] == [
+        {"step": "build Kubernetes", "begin_seconds": 0.0, "seconds": 700.0},
+        {"step": "build the image member", "begin_seconds": 12.0, "seconds": 20.3},
+    ]
     text = drawn(result)
+    assert all(word in text for word in ("build Kubernetes", "700.0 s", "12.0 s", "20.3 s"))
     assert all(word in text for word in ("scale-up", "3 move", "2.0 MB", "1.0 MB", "Every promise was kept"))
 
 
