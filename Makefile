@@ -49,6 +49,11 @@ playground: .venv/.playground ## A cluster on this machine without Kubernetes, t
 	@test -e .venv/.stamp || { python3 -m venv .venv && .venv/bin/pip install --quiet --no-compile --disable-pip-version-check -e '.[playground]'; }
 	@touch $@
 
+# As above: less than setup installs.
+.venv/.demo: pyproject.toml
+	@test -e .venv/.stamp || { python3 -m venv .venv && .venv/bin/pip install --quiet --no-compile --disable-pip-version-check -e '.[demo]'; }
+	@touch $@
+
 lint: setup ## Types, style and import contracts
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
@@ -80,13 +85,13 @@ simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or 
 storm: setup ## Faults of all kinds over a cluster of its own, each answer checked (SECONDS=300 SEED=7)
 	@$(PY) -m e2e.storm --seconds "$(SECONDS)" --seed "$(or $(SEED),1)"
 
-demo: check-demo setup ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
+demo: check-demo .venv/.demo ## The whole way on a real cluster (DATA=FILE for your own data, DEMO=json for JSON)
 	@$(PY) -m e2e.demo $(if $(DATA),--data "$(DATA)") $(if $(filter json,$(DEMO)),--json)
 
 check-demo:
 	@case "$(DEMO)" in ""|json) ;; *) echo "DEMO is '$(DEMO)', expected json or nothing: make demo DEMO=json"; exit 2 ;; esac
 
-demo-down: setup ## Remove all that the demo made, the cluster too
+demo-down: .venv/.demo ## Remove all that the demo made, the cluster too
 	@$(PY) -m e2e.cluster down
 
 bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_ARGS="--quick --json FILE")
@@ -116,10 +121,10 @@ bench-newcomer: setup ## From a clone to the first scale-up in the playground (B
 bench-security: setup ## Connections with TLS beside redis-server's, and a change of certificates and CA (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench security $(BENCH_ARGS)
 
-cluster: setup ## The test cluster alone
+cluster: .venv/.demo ## The test cluster alone
 	@$(PY) -m e2e.cluster up
 
-images: setup ## Build the images of the demo and load them into the cluster
+images: .venv/.demo ## Build the images of the demo and load them into the cluster
 	@$(PY) -m e2e.cluster images --load
 
 locks: setup ## Write images/locks/ anew: the newest versions that pyproject.toml allows, and their hashes
