@@ -258,7 +258,7 @@ class ScaleRig:
 
     @contextmanager
     def measured(self) -> Iterator[Counts]:
-        """Count from zero. Python's collector is off meanwhile: its passes would count the members' objects."""
+        """Count from zero. Python's collector is off meanwhile: its passes would count members' objects."""
         gc.collect()
         gc.disable()
         vars(self.counts).update(vars(Counts()))
