@@ -181,9 +181,9 @@ def course_of(clients: Talker, begin: float) -> dict[str, Any]:
 
 def _wrong(clients: Talker) -> int:
     ended, verified = clients.ask("end"), clients.ask("verify", seconds=LOAD_SECONDS_MAX)
-    return sum(ended[each] for each in ("stale_reads", "missing_reads")) + sum(
-        verified[each] for each in ("missing", "corrupt", "older")
-    )
+    wrong = [ended[each] for each in ("stale_reads", "missing_reads")]
+    wrong += [verified[each] for each in ("missing", "corrupt", "older")]
+    return sum(map(int, wrong))
 
 
 # -- tables
