@@ -67,7 +67,8 @@ class Stage:
         built = images.build()
         for image in built.values():
             kind.load(image)
-        return built
+        # Loads and dumps run the image that was loaded last, if any.
+        return {**built, "bulk": f"{images.repository('sql')}:{images.ALIAS_TAG}"}
 
     def _namespaces(self) -> None:
         for namespace in dict.fromkeys((self.settings.operator_namespace, *self.settings.watched)):
