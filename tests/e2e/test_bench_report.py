@@ -113,4 +113,5 @@ def test_every_section_of_the_page_says_how_its_figures_are_measured() -> None:
         assert found, section.partition("\n")[0]
         named |= {target or bench for target, bench, _ in found if target or bench}
         assert [module for *_, module in found if module and find_spec(module) is None] == []
-    assert named == set(cli.BENCHES)
+    # It runs in the simulation, which e2e does not import.
+    assert named - {"scale"} == set(cli.BENCHES)
