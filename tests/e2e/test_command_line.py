@@ -14,7 +14,7 @@ from e2e.demo.settings import ALL_PHASES, EXAMPLE, SMOKE_NODE_PORT, PhaseName, S
 
 @pytest.fixture
 def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "check", lambda cluster_exists=False: None)
+    monkeypatch.setattr(doctor, "check", lambda **_: None)
 
     def begin(_: stage.Stage) -> None:
         raise AssertionError("work began")
@@ -49,7 +49,7 @@ def test_mistakes_are_told_before_work_begins(
 def test_an_unfit_machine_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def mismatched(cluster_exists: bool = False) -> None:
+    def mismatched(**_: bool) -> None:
         raise MachineUnfitError("The test cluster needs root.")
 
     monkeypatch.setattr(doctor, "check", mismatched)
