@@ -23,7 +23,7 @@ from stele.core.delta import DeltaLog
 from stele.core.formats import FIRST, SPOKEN
 from stele.core.kv.keyspaces import NO_CATALOG, Catalog
 from stele.core.security.level import InternalTls
-from stele.core.table.digests import AnyRow, differing_ranges, partitions_of, row_digests
+from stele.core.table.digests import AnyRow, differing_ranges, partitions_in, row_digests
 from stele.core.table.groups import NO_GROUPS, PartitionGroups
 from stele.core.table.table import EMPTY, Stamp
 from stele.core.tablet.lifecycle import TabletState
@@ -83,7 +83,7 @@ class LightMember:
     def _compared(self, reply: ExchangeReply, theirs: bytes) -> ExchangeReply:
         """The reply with those of its rows that differ from the master's."""
         differing = differing_ranges(self._digests(), theirs)
-        numbers = (number for each in differing for number in partitions_of(each, self.partitions))
+        numbers = partitions_in(differing, self.partitions)
         rows = tuple(self.rows[number] for number in numbers if number in self.rows)
         return replace(reply, rows=rows, differing=differing, groups=self.groups)
 

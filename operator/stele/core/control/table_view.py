@@ -8,7 +8,7 @@ from stele.core.control.commands import MemberInfo, Row
 from stele.core.control.invariants import hold
 from stele.core.control.operations.registry import Operations
 from stele.core.delta import DeltaLog
-from stele.core.table.digests import partitions_of, row_digests
+from stele.core.table.digests import partitions_in, row_digests
 from stele.core.table.groups import PartitionGroups
 from stele.core.table.ids import MAX_REPLICAS, MemberIndex, PartitionId, Version
 from stele.core.table.replica_index import ReplicaIndex
@@ -109,8 +109,7 @@ class TableView:
     def rows_in(self, ranges: Iterable[int]) -> list[Row]:
         """Return all rows of these ranges, as far as the table has them."""
         rows = self.partitions
-        numbers = (number for each in sorted(ranges) for number in partitions_of(each, len(rows)))
-        return [row_of(number, rows[number]) for number in numbers]
+        return [row_of(number, rows[number]) for number in partitions_in(sorted(ranges), len(rows))]
 
     def stage_groups(self, groups: PartitionGroups) -> None:
         """Have this decision store the groups; their rows are staged by a later one."""

@@ -5,8 +5,9 @@ too: ranges of unequal length differ. The range of a row and the digest of a ran
 (docs/reference/protocol.md, "Take-over by a new master").
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
 from struct import pack
 from typing import Protocol
 
@@ -17,9 +18,6 @@ RANGE_ROWS = 256
 """Rows of a range; the last one of a table may have fewer."""
 
 DIGEST_BYTES = 16
-
-DIGESTS_BYTES_MAX = PARTITIONS_MAX // RANGE_ROWS * DIGEST_BYTES
-"""Bytes of the digests of the largest table."""
 
 _EMPTY_INDEX = -1
 
@@ -43,9 +41,18 @@ def range_count(rows: int) -> int:
     return -(-rows // RANGE_ROWS)
 
 
+DIGESTS_BYTES_MAX = range_count(PARTITIONS_MAX) * DIGEST_BYTES
+"""Bytes of the digests of the largest table."""
+
+
 def partitions_of(number: int, rows: int) -> range:
     """Return the partitions of a range in a table of that many rows."""
     return range(number * RANGE_ROWS, min((number + 1) * RANGE_ROWS, rows))
+
+
+def partitions_in(ranges: Iterable[int], rows: int) -> Iterator[PartitionId]:
+    """Iterate the partitions of these ranges, as far as a table of that many rows has them."""
+    return chain.from_iterable(partitions_of(each, rows) for each in ranges)
 
 
 def row_digests(rows: Sequence[AnyRow]) -> bytes:

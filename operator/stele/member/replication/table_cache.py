@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from stele.core.control.commands import ExchangeRequest, MemberInfo, Row
 from stele.core.kv.keyspaces import catalog_fault
-from stele.core.table.digests import partitions_of, row_digests
+from stele.core.table.digests import partitions_in, row_digests
 from stele.core.table.groups import PartitionGroups, groups_fault, is_extension
 from stele.core.table.steps import jump
 from stele.core.table.table import EMPTY, Partition, Stamp, newer, row_fault
@@ -191,8 +191,8 @@ class TableCache:
     def to_rows(self, ranges: Iterable[int] | None = None) -> tuple[Row, ...]:
         """Return the rows that were ever assigned, as messages have them; with `ranges`, those of these."""
         total = len(self.rows)
-        parts = [range(total)] if ranges is None else [partitions_of(each, total) for each in ranges]
-        rows = ((number, self.rows[number]) for part in parts for number in part)
+        numbers = range(total) if ranges is None else partitions_in(ranges, total)
+        rows = ((number, self.rows[number]) for number in numbers)
         return tuple(Row(number, row.version, row.replicas) for number, row in rows if row.version)
 
     def to_file(self, coming: Iterable[Row] | None = None) -> TableFile:
