@@ -45,7 +45,7 @@ from stele.master.merge_patch import patch_of
 from stele.master.namespace import NamespaceSetup
 from stele.master.network_policies import NetworkPolicies
 from stele.master.nodes import DOUBT_SECONDS, Nodes
-from stele.master.once_per_version import OncePerVersion
+from stele.master.once_per_version import OncePerVersion, are_same
 from stele.master.outdated import OutdatedObjects
 from stele.master.placements import waits_until
 from stele.master.plans import RebalanceRequests, show_plans
@@ -93,7 +93,7 @@ class KubernetesClusterObjects:
         self._now = now
         self._api, self._cache, self._settings = api, cache, settings
         self._cluster, self._clock_at = cluster, clock_at
-        self._claims: tuple[object, dict[MemberIndex, str]] = (), {}
+        self._claim_names = OncePerVersion(self._claims_by_index)
         self._ensured: dict[MemberIndex, tuple[object, ...]] = {}
         self._last_shown = ""
         self._spec = OncePerVersion(desired_spec_of)
@@ -187,11 +187,12 @@ class KubernetesClusterObjects:
     def claims(self) -> dict[MemberIndex, str]:
         """Return the names of the cluster's volume claims that are not being deleted, by member index."""
         claims = self._cache.labelled(CLAIMS, self.namespace, CLUSTER_UID_LABEL, self.volumes_uid)
-        if self._claims[0] is not claims:
-            kept = (each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp"))
-            by_index = {manifests.index_of(self.name, meta["name"]): meta["name"] for meta in kept}
-            self._claims = claims, {index: name for index, name in by_index.items() if index is not None}
-        return self._claims[1]
+        return self._claim_names(claims)
+
+    def _claims_by_index(self, claims: tuple[Object, ...]) -> dict[MemberIndex, str]:
+        kept = (each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp"))
+        by_index = {manifests.index_of(self.name, meta["name"]): meta["name"] for meta in kept}
+        return {index: name for index, name in by_index.items() if index is not None}
 
     async def read_nodes(self) -> None:
         """Read the nodes of members that stop or are silent, and of all when topology keys are set."""
@@ -243,7 +244,7 @@ class KubernetesClusterObjects:
         recreated. What was as it should be is looked at again once it or the cluster has changed."""
         cluster, uid, children = self.cluster(), self.cluster_uid, self._children
         present = cluster, *self._present(index)
-        if all(one is other for one, other in zip(self._ensured.get(index, (None,)), present, strict=False)):
+        if are_same(self._ensured.get(index, ()), present):
             return
         member = await children.ensure(MEMBERS, manifests.member_object(cluster, index), uid)
         if member is None:
@@ -260,7 +261,7 @@ class KubernetesClusterObjects:
             )
         if has_ended(pod):
             await children.delete(PODS, pod["metadata"]["name"], member["metadata"]["uid"])
-        elif claim is not None and present[1:] == self._present(index):
+        elif claim is not None and are_same(present[1:], self._present(index)):
             self._ensured[index] = present
 
     def _present(self, index: MemberIndex) -> tuple[Object | None, ...]:

@@ -10,6 +10,7 @@ from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.maintenance import Maintenance
 from stele.master.nodes import Nodes
+from stele.master.once_per_version import OncePerVersion, are_same
 from stele.master.outdated import OutdatedObjects
 from stele.master.pods import node_of, pod_facts
 from stele.master.restarts import Restarts
@@ -48,7 +49,7 @@ class MemberObjects:
         self._last_nodes: dict[str, str] = {}
         self._parsed: dict[str, tuple[Object, TabletMember | Unreadable]] = {}
         self._made: dict[str, tuple[tuple[object, ...], MemberObject]] = {}
-        self._stored: tuple[object, list[Object]] = (), []
+        self._own = OncePerVersion(self._belonging)
         self.listed: tuple[tuple[Object, TabletMember], ...] = ()
 
     def read(self, cluster: TabletCluster) -> tuple[MemberObject, ...]:
@@ -67,7 +68,7 @@ class MemberObjects:
         node = self._node(member, pod)
         made_of = stored, pod, former, cluster, self._nodes.read(node)
         known = self._made.get(name)
-        if known is not None and all(one is other for one, other in zip(known[0], made_of, strict=True)):
+        if known is not None and are_same(known[0], made_of):
             return known[1]
         made = self._make(cluster, stored, member, pod, former)
         if made.kept_until_seconds == NEVER and made.restart_until_seconds is None:
@@ -105,11 +106,14 @@ class MemberObjects:
     def stored(self) -> list[Object]:
         """Return the members' objects in the cache, also those that cannot be parsed."""
         labelled = self._cache.labelled(MEMBERS, self._namespace, CLUSTER_LABEL, self._cluster_name)
-        if self._stored[0] is not labelled:
-            stored = [each for each in labelled if belongs_to(each, self._cluster_uid)]
-            self._stored, names = (labelled, stored), {each["metadata"]["name"] for each in stored}
-            self._made = {name: made for name, made in self._made.items() if name in names}
-        return self._stored[1]
+        return self._own(labelled)
+
+    def _belonging(self, labelled: tuple[Object, ...]) -> list[Object]:
+        """Return those of this cluster, and forget what was made of others."""
+        stored = [each for each in labelled if belongs_to(each, self._cluster_uid)]
+        names = {each["metadata"]["name"] for each in stored}
+        self._made = {name: made for name, made in self._made.items() if name in names}
+        return stored
 
     def parse(self, stored: Object) -> TabletMember | Unreadable:
         """Parse each stored version once; objects in the cache are never changed in place."""

@@ -20,7 +20,7 @@ class OutdatedObjects:
 
     def __init__(self, children: Children, settings: Settings) -> None:
         self._children, self._settings = children, settings
-        self._revision_of = OncePerVersion(
+        self._revision_of = OncePerVersion[TabletCluster, str](
             lambda cluster: manifests.member_revision(cluster, settings.members)
         )
 

@@ -37,6 +37,7 @@ from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
 from stele.model.conditions import Reason
 from stele.model.ownership import NameLeaves, NameTaken
+from stele.model.security import ClientSecurity
 from stele.model.user import TabletUserStatus
 from stele.wire.pods import admin_secret_name
 
@@ -66,7 +67,7 @@ class ClusterSecurity:
         self.master = MasterCertificate()
         self._certificates = Certificates(self._secrets, self.master)
         self._users = Users(self._secrets, store, cache, place)
-        self._asked = OncePerVersion(lambda cluster: (cluster.clients, cluster.security.members.asks_tls))
+        self._asked = OncePerVersion(_asked_of)
         self._tried_seconds = float("-inf")
         self._problem: SteleError | None = None
         self._users_problem: SteleError | None = None
@@ -262,6 +263,11 @@ def _behind(state: State) -> str:
         if (report := known[index].report) is None or report.member_tls is not level or report.plain_links
     ]
     return f"{listed(behind)} have not reported it" if behind else "members are told the next level"
+
+
+def _asked_of(cluster: TabletCluster) -> tuple[ClientSecurity, bool]:
+    """Return what clients must bring, and whether members ask each other for TLS."""
+    return cluster.clients, cluster.security.members.asks_tls
 
 
 def _asks_auth(cluster: TabletCluster) -> bool:
