@@ -39,6 +39,15 @@ class LogSettings:
     member: str = setting("STELE_LOG_MEMBER", "that lines of JSON name", default="")
 
 
+def environment_of(log_format: LogFormat | str, namespace: str, cluster: str) -> dict[str, str]:
+    """Return the variables that have a process of a cluster's pod log so."""
+    return {
+        "STELE_LOG_FORMAT": str(log_format),
+        "STELE_LOG_NAMESPACE": namespace,
+        "STELE_LOG_CLUSTER": cluster,
+    }
+
+
 @dataclass
 class _Log:
     """What `logging` does not know of the log of this process. `clusters` have levels of their own."""

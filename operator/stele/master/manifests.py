@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stele.adapters.logs import LogFormat
+from stele.adapters.logs import LogFormat, environment_of
 from stele.core.security.level import InternalTls
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
@@ -257,11 +257,7 @@ def _env(**values: str) -> list[Object]:
 
 def _log_env(cluster: TabletCluster, setup: "Setup") -> list[Object]:
     own = cluster.metadata
-    return _env(
-        STELE_LOG_FORMAT=setup.log_format.value,
-        STELE_LOG_NAMESPACE=own.namespace,
-        STELE_LOG_CLUSTER=own.name,
-    )
+    return _env(**environment_of(setup.log_format, own.namespace, own.name))
 
 
 def _mounts() -> list[Object]:

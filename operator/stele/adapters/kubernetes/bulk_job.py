@@ -17,7 +17,7 @@ from stele.adapters.body import read_body
 from stele.adapters.kubernetes import admin_tls
 from stele.adapters.kubernetes.admin_tls import LONG, Admin, Asked, admin_of
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS, Api, Object, refusal_of
-from stele.adapters.logs import LogFormat
+from stele.adapters.logs import LogFormat, environment_of
 from stele.core.security.identity import Role
 from stele.errors import BadInput, Corrupt, Refused, SteleError, Unavailable
 from stele.model import TabletCluster
@@ -104,11 +104,8 @@ def _secure(pod: Object, cluster: str) -> None:
 
 
 def _log_env(meta: Object, defaults: Mapping[str, str]) -> list[Object]:
-    values = {
-        "STELE_LOG_FORMAT": defaults.get("logFormat", LogFormat.JSON.value),
-        "STELE_LOG_NAMESPACE": meta.get("namespace", ""),
-        "STELE_LOG_CLUSTER": meta["name"],
-    }
+    log_format = defaults.get("logFormat", LogFormat.JSON)
+    values = environment_of(log_format, meta.get("namespace", ""), meta["name"])
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
