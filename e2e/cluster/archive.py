@@ -15,7 +15,6 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _INDEX = "application/vnd.oci.image.index.v1+json"
-_READ_BYTES = 1 << 20
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -89,11 +88,9 @@ class Archive:
                     tar.add(blob.source, arcname=name)
 
     def _keep(self, path: Path) -> Blob:
-        digest = hashlib.sha256()
         with path.open("rb") as content:
-            while part := content.read(_READ_BYTES):
-                digest.update(part)
-        return self._blobs.setdefault(digest.hexdigest(), Blob(digest.hexdigest(), path.stat().st_size, path))
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return self._blobs.setdefault(digest, Blob(digest, path.stat().st_size, path))
 
     def _keep_json(self, value: object) -> Blob:
         data = json.dumps(value).encode()

@@ -15,7 +15,6 @@ from pathlib import Path
 
 COMPRESSION_LEVEL = 9
 _ZIP_SECONDS_MIN = 315_532_800  # 1980-01-01: zip knows no earlier time
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, order=True)
@@ -73,8 +72,5 @@ def zipped(entries: Iterable[Entry], epoch_seconds: int) -> bytes:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal letters."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_READ_BYTES):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

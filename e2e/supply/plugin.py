@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from e2e.cluster import cache
+from e2e.cluster.archive import ARCHITECTURES
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import run
 from e2e.supply import archives, locks, plugin_start
@@ -26,7 +27,7 @@ from e2e.supply.archives import Entry
 NAME = "kubectl-stele"
 COMPLETION = "kubectl_complete-stele"
 START = Path(plugin_start.__file__)
-GO_NAMES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+GO_NAMES = {**ARCHITECTURES, "arm64": "arm64"}
 """What krew, and people who download, call a machine."""
 KEY_LETTERS = 16
 DOWNLOAD_SECONDS_MAX = 900.0
