@@ -13,7 +13,7 @@ from typing import Any
 
 from e2e.bench import master_page
 from e2e.bench.master_rig import Rig, rig, settings_of, spec_of
-from e2e.bench.report import Column, Goal, Report, Section, factor, plain
+from e2e.bench.report import Column, Goal, Report, Section, factor, plain, whole
 from e2e.cluster.steps import say
 from stele.model.cluster import MigrationSpec
 
@@ -55,7 +55,7 @@ COLUMNS = (
     Column("event", "event"),
     Column("changes", "changes"),
     Column("s", "seconds", lambda value: f"{value:.1f}"),
-    Column("changes/s", "per_second", lambda value: f"{value:,.0f}"),
+    Column("changes/s", "per_second", whole),
     Column("operator s", "operator_seconds", lambda value: f"{value:.1f}"),
     Column("puts/change", "puts_per_change", factor),
     Column("step99 ms", "step_seconds", lambda value: f"{value * 1e3:,.0f}"),

@@ -20,7 +20,7 @@ import uvloop
 from e2e.bench.errors import BenchError
 from e2e.bench.member_budget import STAGES, group_commit, measure
 from e2e.bench.member_stage import Echo, Member, RedisServer, Server, redis_program, stage
-from e2e.bench.report import Column, Goal, Report, Row, Section, factor, milliseconds, plain
+from e2e.bench.report import Column, Goal, Report, Row, Section, factor, milliseconds, plain, whole
 from e2e.cluster.steps import say
 from stele.wire.resp import encode_request
 
@@ -85,9 +85,9 @@ def _clients(report: Report, folder: Path, quick: bool) -> list[Goal]:
         Column("command", "command"),
         Column("pipeline", "pipeline"),
         Column("value bytes", "value_bytes"),
-        Column("redis/s", "redis_per_second", lambda value: f"{value:,.0f}"),
-        Column("echo/s", "echo_per_second", lambda value: f"{value:,.0f}"),
-        Column("member/s", "member_per_second", lambda value: f"{value:,.0f}"),
+        Column("redis/s", "redis_per_second", whole),
+        Column("echo/s", "echo_per_second", whole),
+        Column("member/s", "member_per_second", whole),
         Column("member/redis", "ratio", factor),
         Column("redis us", "redis_microseconds", factor),
         Column("member us", "member_microseconds", factor),
@@ -178,8 +178,8 @@ def _log_alone(report: Report, folder: Path, quick: bool) -> Goal:
     columns = (
         Column("fsync", "fsync"),
         Column("operations", "operations"),
-        Column("per sync", "per_sync", lambda value: f"{value:,.0f}"),
-        Column("operations/s", "per_second", lambda value: f"{value:,.0f}"),
+        Column("per sync", "per_sync", whole),
+        Column("operations/s", "per_second", whole),
     )
     section = report.section(
         "The log alone, without clients",
@@ -213,8 +213,8 @@ def _starts(report: Report, folder: Path, quick: bool) -> list[Goal]:
         Column("start ms", "start_seconds", milliseconds),
         Column("after kill ms", "killed_seconds", milliseconds),
         Column("memory MiB", "memory_bytes", lambda value: plain(value >> 20)),
-        Column("SET/s", "set_per_second", lambda value: f"{value:,.0f}"),
-        Column("GET/s", "get_per_second", lambda value: f"{value:,.0f}"),
+        Column("SET/s", "set_per_second", whole),
+        Column("GET/s", "get_per_second", whole),
     )
     note = (
         "start: from the process's start until every tablet is served, the median of three. "
@@ -283,7 +283,7 @@ def _replicated(report: Report, folder: Path) -> None:
     columns = (
         Column("command", "command"),
         Column("pipeline", "pipeline"),
-        Column("commands/s", "per_second", lambda value: f"{value:,.0f}"),
+        Column("commands/s", "per_second", whole),
     )
     note = "For information: on this machine three members, their disks and the clients share the same cores."
     section = report.section("Three members, two replicas, fsync Always", columns, note)

@@ -24,6 +24,11 @@ def plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def whole(value: float) -> str:
+    """A number without its fraction, thousands separated."""
+    return f"{value:,.0f}"
+
+
 def milliseconds(seconds: float) -> str:
     """Seconds as milliseconds, three digits or more."""
     return f"{seconds * 1e3:,.{0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2}f}"

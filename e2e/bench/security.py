@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from e2e.bench.member_stage import Member, Program, Stage, answers, free_ports, redis_program, stage, until
-from e2e.bench.report import Column, Goal, Report, Section, factor, milliseconds
+from e2e.bench.report import Column, Goal, Report, Section, factor, milliseconds, whole
 from e2e.bench.secured import DAYS, Secured
 from e2e.cluster.steps import say
 from stele.adapters.pki.certificates import make_authority
@@ -36,7 +36,7 @@ REQUEST_SECONDS_MAX = 10.0
 _CONNECTIONS = [
     Column("connection with", "what"),
     Column("of", "server"),
-    Column("per second, one after the other", "per_second", lambda value: f"{value:,.0f}"),
+    Column("per second, one after the other", "per_second", whole),
     Column("processor of the server, ms each", "cpu_seconds", milliseconds),
     Column("of redis-server's", "ratio", factor),
 ]

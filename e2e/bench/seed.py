@@ -17,7 +17,7 @@ from e2e.bench import disk, peers, seed_plots, seed_systems
 from e2e.bench.copy_join import until_idle
 from e2e.bench.errors import BenchError
 from e2e.bench.grid import HEAP
-from e2e.bench.report import Column, Goal, Report, Row, factor, milliseconds, plain
+from e2e.bench.report import Column, Goal, Report, Row, factor, milliseconds, plain, whole
 from e2e.bench.seed_cases import (
     CLIENT_THREADS,
     FULL,
@@ -193,10 +193,6 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}"
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 CASE = (
     Column("event", "event"),
     Column("partitions", "partitions"),
@@ -210,7 +206,7 @@ SAFE = (
     Column("of Hazelcast", "safe_of_hazelcast", factor),
     Column("until the member ended, s", "member_seconds", _seconds),
     Column("replicas moved", "replicas_moved"),
-    Column("moved/s", "moved_per_second", _number),
+    Column("moved/s", "moved_per_second", whole),
 )
 CLIENTS = (
     *CASE,
@@ -224,7 +220,7 @@ CLIENTS = (
             ("longest", "during_{}_max_seconds"),
         )
     ),
-    *(Column(f"requests/s {when}", f"{when}_per_second", _number) for when in TIMES),
+    *(Column(f"requests/s {when}", f"{when}_per_second", whole) for when in TIMES),
     Column("failed", "failed"),
     Column("GET p99 of Hazelcast", "get_of_hazelcast", factor),
     Column("SET p99 of Hazelcast", "set_of_hazelcast", factor),

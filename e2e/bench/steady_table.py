@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.bench.report import Column, Report, Row, factor, milliseconds, plain
+from e2e.bench.report import Column, Report, Row, factor, milliseconds, plain, whole
 from e2e.bench.timing import ratio
 
 REPLICAS = 2
@@ -151,10 +151,6 @@ _TRANSACTIONS_NOTE = (
 )
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 def _millions(value: float) -> str:
     return f"{value / 1e6:,.0f}"
 
@@ -167,13 +163,13 @@ _COLUMNS = (
     Column("work", "work"),
     Column("connections", "connections"),
     Column("system", "system"),
-    Column("requests/s", "per_second", _whole),
+    Column("requests/s", "per_second", whole),
     Column("p50 ms", "p50_seconds", milliseconds),
     Column("p99 ms", "p99_seconds", milliseconds),
     Column("p99.9 ms", "p999_seconds", milliseconds),
-    Column("servers' CPU, us", "server_microseconds", _whole),
-    Column("clients' CPU, us", "client_microseconds", _whole),
-    Column("failed", "failed", _whole),
+    Column("servers' CPU, us", "server_microseconds", whole),
+    Column("clients' CPU, us", "client_microseconds", whole),
+    Column("failed", "failed", whole),
     Column("of the better peer", "of_better_peer", factor),
 )
 _REQUESTS_COLUMNS = (
@@ -184,14 +180,14 @@ _REQUESTS_COLUMNS = (
 )
 _DISK_COLUMNS = (
     Column("written MB/s", "disk_bytes_per_second", _millions),
-    Column("SET 16 KiB/s that it allows", "set_per_second", _whole),
+    Column("SET 16 KiB/s that it allows", "set_per_second", whole),
 )
 _MEMORY_COLUMNS = (
     Column("system", "system"),
     Column("entries", "entries"),
     Column("used before, MiB", "before_bytes", _mebibytes),
     Column("used after, MiB", "after_bytes", _mebibytes),
-    Column("bytes per entry", "bytes_per_entry", _whole),
+    Column("bytes per entry", "bytes_per_entry", whole),
     Column("resident after, MiB", "resident_bytes", _mebibytes),
 )
 
