@@ -74,6 +74,13 @@ async def test_rows_of_others_wait_for_their_pace_while_something_moves(
     assert harness.world.volumes[other].row(number) == Row(number, row.version + 9, row.replicas)
 
 
+async def test_a_member_that_leaves_is_waited_for() -> None:
+    """It ends soon after its last row is gone, and hears of that before."""
+    harness = await formed(members=MEMBERS, partitions=MEMBERS)
+    harness.state.membership.set_leaving(frozenset({2}))
+    assert waited_for(harness.state) == {2}
+
+
 def _with(harness: Harness, number: int, row: Partition) -> list[Partition]:
     rows = list(harness.state.table.partitions)
     rows[number] = row

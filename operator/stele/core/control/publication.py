@@ -151,13 +151,13 @@ def waited_for(state: State) -> frozenset[MemberIndex]:
     """Return the members whose next report something that is under way waits for.
 
     In a take-over those are the ones that have not reported; later those that take part in an operation, or
-    have not reported yet what they have of a row that has changed, with the other members of such rows, and
-    those that do not answer.
+    have not reported yet what they have of a row that has changed, with the other members of such rows,
+    those that do not answer, and those that leave: they are to hear of their last commits before they end.
     """
     known = state.membership.liveness
     if not state.recovered:
         return frozenset(i for i, each in known.items() if each.report is None or _wants_volume(state, i))
-    waited: set[MemberIndex] = set()
+    waited = set(state.membership.leaving)
     rows = set(state.failover.shrinking) | state.operations.by_row.keys()
     for operation in state.operations:
         waited |= operation.participants
