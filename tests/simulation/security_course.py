@@ -273,9 +273,7 @@ class Course:
         state: Any = SimpleNamespace(
             tls=self.levels,
             operations=SimpleNamespace(change=SimpleNamespace(features=MEMBER_TLS)),
-            table=SimpleNamespace(
-                members=[each.name for each in self.members], partitions=[SimpleNamespace(version=1)]
-            ),
+            table=SimpleNamespace(members=[each.name for each in self.members], formed=True),
             membership=SimpleNamespace(
                 liveness={each.name: SimpleNamespace(report=self._report(each)) for each in self.members}
             ),
