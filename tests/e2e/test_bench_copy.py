@@ -149,6 +149,7 @@ def test_ways_are_compared_with_cp_and_with_the_function() -> None:
 TINY = copy_ways.Case("tiny", 271 * 200, 200)
 
 
+@pytest.mark.long
 def test_what_tls_costs_is_measured_at_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STELE_CACHE", str(tmp_path))
     monkeypatch.setattr(copy_tls, "WAYS", ("function, 1 process", "Direct"))

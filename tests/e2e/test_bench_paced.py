@@ -35,6 +35,7 @@ def test_the_writes_go_to_all_tablets_in_turn() -> None:
 
 
 @pytest.mark.control_plane
+@pytest.mark.long
 async def test_a_join_under_writes_ends_and_copies_each_tablet_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast it is does not count: the machine may be busy."""
     monkeypatch.setattr(copy_rig, "NETWORK", next(networks(75)))

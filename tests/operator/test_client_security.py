@@ -262,6 +262,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.long
 async def test_a_client_is_a_user_by_the_certificate_that_the_page_shows_how_to_make(
     api: Api, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:

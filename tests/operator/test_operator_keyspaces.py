@@ -93,6 +93,7 @@ async def error_of(client: redis.asyncio.Redis, *command: str) -> str:
     return ""
 
 
+@pytest.mark.long
 async def test_a_quota_is_kept_and_shown(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
@@ -169,6 +170,7 @@ async def test_a_keyspace_is_deleted_while_clients_write(
         await client.aclose()
 
 
+@pytest.mark.long
 async def test_a_cluster_can_refuse_what_is_not_declared(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:

@@ -101,6 +101,7 @@ async def test_what_nobody_has_any_more_begins_anew_only_when_that_is_set(
         )
 
 
+@pytest.mark.long
 async def test_fewer_copies_wait_for_an_approval_that_says_how_many_are_left(
     stage: Stage, namespace: str
 ) -> None:

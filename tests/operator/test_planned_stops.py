@@ -86,6 +86,7 @@ async def test_the_event_of_a_planned_stop_says_what_it_costs(
     assert [(each["type"], each["message"]) for each in events] == [told]
 
 
+@pytest.mark.long
 async def test_a_member_waits_for_an_operator_that_is_evicted_at_the_same_time(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:

@@ -111,6 +111,7 @@ async def test_a_deleted_cluster_comes_back_with_its_data(
         assert await read(kubelet, "demo-0") == {b"more"}
 
 
+@pytest.mark.long
 async def test_partitions_of_a_keyspace_come_back_with_their_cluster(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
@@ -152,6 +153,7 @@ async def test_a_missing_volume_has_to_be_given_up_by_name(
         assert await read(kubelet, "demo-0") == {b"kept"}
 
 
+@pytest.mark.long
 async def test_what_only_the_volumes_held_that_are_given_up_is_lost_and_nothing_else(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:
@@ -208,6 +210,7 @@ async def test_what_a_cluster_began_with_cannot_change(api: Api, namespace: str)
     )
 
 
+@pytest.mark.long
 async def test_a_volume_that_cannot_be_used_is_left_out_and_kept(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
 ) -> None:
@@ -233,6 +236,7 @@ async def test_a_volume_that_cannot_be_used_is_left_out_and_kept(
         }
 
 
+@pytest.mark.long
 async def test_volumes_of_two_clusters_are_not_mixed(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ async def test_rollout_status_waits_for_the_operator_of_an_upgrade(stage: Stage)
     assert "demo: the operator wants members of member, not of upgraded yet" in told
 
 
+@pytest.mark.long
 async def test_rollout_status_says_that_users_delete_the_pods(stage: Stage) -> None:
     await stage.until_converged(3)
     await stage.change_spec(updateStrategy={"type": "OnDelete"})

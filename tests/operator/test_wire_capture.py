@@ -14,6 +14,7 @@ from stele.adapters.kubernetes.api import Api
 from tests.operator.recorder import CLIENTS, COPIES, MASTER, MEMBERS, RecordedKubelet
 from tests.operator.test_client_security import client_of, is_closed, secret
 from tests.operator.test_operator import Operator, with_processes
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.control_plane
 
@@ -27,7 +28,7 @@ def asking(tls: str) -> dict[str, Any]:
     return {"clients": {"tls": tls, "auth": "Required"}, "members": {"tls": tls}}
 
 
-@pytest.mark.parametrize("tls", ["Required", "Off"])
+@pytest.mark.parametrize("tls", [sampled("Required", kept=True), sampled("Off", kept=False)])
 async def test_keys_values_and_passwords_are_not_on_the_network(
     api: Api, namespace: str, operator: Operator, tmp_path: Path, tls: str
 ) -> None:

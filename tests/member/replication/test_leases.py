@@ -59,6 +59,8 @@ async def test_the_end_of_a_process_says_nothing_about_the_leases_of_the_next_on
 
 async def test_a_restarted_member_does_not_know_which_process_it_granted_leases_to(two: Cluster) -> None:
     partition = next(p for p, row in two.rows.items() if row.replicas == (0, 1))
+    two.settings = MemberSettings(lease_ms=4000)
+    await two.exchange(1)
     await two.restart(1)
     fence = m.Fence(partition, two.version(partition) + 2, True, dead_incarnation=1)
     assert (await two.exchange(1, fence)).results[0].code == "WAIT"
