@@ -48,6 +48,8 @@ BULK_RIGHTS = (
     *((verb, "pods/proxy") for verb in ("get", "create", "update")),
 )
 """Of `kubectl stele load` and `dump`, as docs/reference/kubectl-stele.md lists them."""
+ADMIN_SECRET = "demo-admin-tls"
+SECRET_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,15 @@ class Installed:
     plane: ControlPlane
     namespace: str
 
-    def may(self, account: str, verb: str, resource: str, namespace: str | None = None) -> bool:
+    def may(
+        self, account: str, verb: str, resource: str, namespace: str | None = None, name: str = ""
+    ) -> bool:
         """Whether a ServiceAccount of the release may do that; `resource` may end in `/subresource`."""
         where = namespace or self.namespace
         who = f"--as=system:serviceaccount:{self.namespace}:{account}"
         kind, _, part = resource.partition("/")
-        done = self.plane.run(
-            "kubectl", "auth", "can-i", verb, kind, f"--subresource={part}", who, "-n", where
-        )
+        what = (verb, f"{kind}/{name}" if name else kind, f"--subresource={part}")
+        done = self.plane.run("kubectl", "auth", "can-i", *what, who, "-n", where)
         return done.stdout.strip() == "yes"
 
     def rights(self, account: str, namespace: str | None = None) -> dict[str, set[str]]:
@@ -651,17 +654,52 @@ def environment(rendered: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
+def bind(installed: Installed, account: str, *roles: str) -> None:
+    """Give an account cluster roles in the release's namespace."""
+    who = f"--serviceaccount={installed.namespace}:{account}"
+    for role in roles:
+        name = f"{account}-{role.replace(':', '-')}"
+        what = ("create", "rolebinding", name, f"--clusterrole={role}", who)
+        installed.plane.kubectl(*what, "-n", installed.namespace)
+
+
 def test_the_built_in_role_edit_is_enough_for_bulk_loads(installed: Installed) -> None:
     """The parts that the role is made of: the process that gathers them is not here."""
-    roles = ("system:aggregate-to-edit", "system:aggregate-to-view", "chart-stele-edit", "chart-stele-view")
-    account = f"--serviceaccount={installed.namespace}:loader"
     assert not any(installed.may("loader", *right) for right in BULK_RIGHTS)
-    for role in roles:
-        name = role.replace(":", "-")
-        where = ("-n", installed.namespace)
-        installed.plane.kubectl("create", "rolebinding", name, f"--clusterrole={role}", account, *where)
+    parts = ("system:aggregate-to-edit", "system:aggregate-to-view")
+    bind(installed, "loader", *parts, "chart-stele-edit", "chart-stele-view")
     assert [right for right in BULK_RIGHTS if not installed.may("loader", *right)] == []
     assert not installed.may("loader", "create", "jobs.batch", "default")
+
+
+@pytest.mark.parametrize(
+    ("account", "roles"),
+    [
+        ("viewer", ("system:aggregate-to-view", "chart-stele-view")),
+        ("stele-editor", ("chart-stele-view", "chart-stele-edit")),
+    ],
+)
+def test_viewers_and_stele_s_own_roles_may_not_administer(
+    installed: Installed, account: str, roles: tuple[str, ...]
+) -> None:
+    """Kubernetes' own `edit` is not here: it reads all Secrets of a namespace, without Stele."""
+    bind(installed, account, *roles)
+    assert "get" in installed.rights(account)["tabletclusters.stele.dev"], "the roles are in force"
+    may = [verb for verb in SECRET_VERBS if installed.may(account, verb, "secrets", name=ADMIN_SECRET)]
+    assert may == []
+    assert "secrets" not in installed.rights(account)
+
+
+def test_the_data_admin_may_get_that_secret_and_no_other(installed: Installed) -> None:
+    rendered = by_kind(render(installed.plane, installed.namespace, "rbac.dataAdminOf={demo}"))["Role"]
+    (role,) = [each for each in rendered if each["metadata"]["name"] == "stele-data-admin"]
+    installed.plane.apply(installed.namespace, role)
+    who = f"--serviceaccount={installed.namespace}:admin"
+    what = ("create", "rolebinding", "admin", "--role=stele-data-admin", who)
+    installed.plane.kubectl(*what, "-n", installed.namespace)
+    may = [verb for verb in SECRET_VERBS if installed.may("admin", verb, "secrets", name=ADMIN_SECRET)]
+    assert may == ["get"]
+    assert not installed.may("admin", "get", "secrets", name="other-admin-tls")
 
 
 def test_jobs_of_bulk_loads_get_the_image_and_the_secrets_of_the_release(
