@@ -17,6 +17,15 @@ from stele.wire.copy.jobs import CopyJob
 
 POD = {"POD_IP": "10.0.0.9", "POD_NAME": "demo-copier", "POD_NAMESPACE": "ns", "STELE_SPARK_IMAGE": "image:1"}
 JOB = CopyJob("s-1", "demo-1", "data-demo-1", "http://10.0.0.2:7002", "t", (CopyItem(1, 1, 2),))
+SERVED = {
+    "spark.files",
+    "spark.jars",
+    "spark.jars.packages",
+    "spark.archives",
+    "spark.submit.pyFiles",
+    "spark.repl.class.outputDir",
+}
+"""Properties that make a driver serve files; tests/copyjob/test_spark_ports.py shows to whom."""
 
 
 def test_executors_get_the_destinations_staging_folder_and_nothing_else():
@@ -70,6 +79,12 @@ def test_drivers_and_executors_know_each_other_by_a_secret_that_pods_do_not_show
         True,
     )
     assert volume["secret"]["defaultMode"] == 0o440, "the user of the image is in the group of its volumes"
+
+
+def test_drivers_are_told_of_no_files_since_they_serve_them_without_the_secret():
+    for environment in (POD, {"STELE_SPARK_MASTER": "local[2]"}):
+        conf = spark_conf(read_settings(environment), JOB, "/t")
+        assert not SERVED & set(conf)
 
 
 def test_spark_is_asked_for_nothing_that_its_account_may_not_do():
