@@ -124,6 +124,10 @@ def _spark(options: argparse.Namespace) -> Iterator["SparkSession"]:
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        # Who may forward ports of the pod reaches 127.0.0.1. Spark in one process makes its own secret.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.saslFallback": "false",
         "spark.driver.memory": options.memory,
         "spark.sql.files.maxPartitionBytes": "64m",
     }.items():
