@@ -81,6 +81,24 @@ async def test_a_member_that_leaves_is_waited_for() -> None:
     assert waited_for(harness.state) == {2}
 
 
+async def test_a_member_that_stops_is_waited_for_with_those_of_its_rows() -> None:
+    """It may stop once none of them is behind the table."""
+    harness = await formed(members=MEMBERS, partitions=MEMBERS)
+    harness.state.stops.since[2] = harness.clock
+    table = harness.state.table
+    rows = [table.partitions[number] for number in table.replica_index.of(2)]
+    assert waited_for(harness.state) == {2}.union(*(row.members for row in rows)) != {2}
+
+
+async def test_a_change_of_the_state_that_has_ended_waits_for_nobody() -> None:
+    harness = await formed(members=MEMBERS, partitions=MEMBERS)
+    for state in ("Passive", "Active"):
+        harness.change_spec(state=state)
+        await harness.until(lambda state=state: harness.state.operations.change.state == state)
+    await harness.until_quiet()
+    assert waited_for(harness.state) == frozenset()
+
+
 def _with(harness: Harness, number: int, row: Partition) -> list[Partition]:
     rows = list(harness.state.table.partitions)
     rows[number] = row

@@ -169,7 +169,7 @@ class ClusterLoop:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
-                await asyncio.sleep(min(self._gather(busy=busy), seconds))
+                await asyncio.sleep(min(self._gather(busy=busy), seconds / 2))
         except TimeoutError:
             pass
         self._woken.clear()

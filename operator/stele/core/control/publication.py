@@ -153,6 +153,7 @@ def waited_for(state: State) -> frozenset[MemberIndex]:
     In a take-over those are the ones that have not reported; later those that take part in an operation, or
     have not reported yet what they have of a row that has changed, with the other members of such rows,
     those that do not answer, and those that leave: they are to hear of their last commits before they end.
+    A member that stops or is handed over is done when nobody in its rows is behind the table.
     """
     known = state.membership.liveness
     if not state.recovered:
@@ -161,6 +162,9 @@ def waited_for(state: State) -> frozenset[MemberIndex]:
     rows = set(state.failover.shrinking) | state.operations.by_row.keys()
     for operation in state.operations:
         waited |= operation.participants
+    for index in {*state.stops.since, *(each.member for each in state.rebalance.demotions.values())}:
+        waited.add(index)
+        rows |= state.table.replica_index.of(index)
     for index, liveness in known.items():
         if liveness.report is None or liveness.lost_seconds is not None or liveness.recheck_all:
             waited.add(index)

@@ -95,7 +95,8 @@ class StateChange:
 
     @property
     def participants(self) -> frozenset[MemberIndex]:
-        return self._asked | self.unlocking.keys()
+        asked = self._asked if self.step in (Step.LOCKING, Step.COMMITTING) else frozenset()
+        return asked | self.unlocking.keys()
 
     @property
     def done(self) -> bool:
