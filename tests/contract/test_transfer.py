@@ -269,3 +269,28 @@ async def test_without_a_process_it_is_unavailable(which: str, tmp_path: Path) -
         with pytest.raises(Unavailable):
             await transfer.call("GET", "/v1/copies/s-1")
         await transfer.close()
+
+
+async def test_a_closed_client_of_the_transfer_process_asks_no_more(tmp_path: Path) -> None:
+    """Work that ends later than the client, such as what keeps the log's level, is told so."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        asked.set()
+        await ended.wait()
+
+    asked, ended, taken = asyncio.Event(), asyncio.Event(), list[asyncio.StreamWriter]()
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        transfer = LocalTransfer(Settings(tmp_path, "c", "m-1", bind="127.0.0.1", transfer_port=port), "")
+        under_way = asyncio.create_task(transfer.call("PUT", "/v1/log-level", b'"DEBUG"'))
+        await asked.wait()
+        await transfer.close()
+        with pytest.raises(Unavailable):
+            await under_way
+        with pytest.raises(Unavailable, match="closed"):
+            await transfer.call("PUT", "/v1/log-level", b'"DEBUG"')
+        ended.set()
+        for writer in taken:
+            writer.close()
+            await writer.wait_closed()

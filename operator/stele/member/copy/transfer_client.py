@@ -17,9 +17,12 @@ class LocalTransfer:
         self._root = http_root(settings.local_host, settings.transfer_port)
         self._headers = {"Content-Type": "application/json", **pod_token.headers(token)}
         self._http: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Implement ports.Transfer."""
+        if self._closed:
+            raise Unavailable.closed()
         if self._http is None:
             timeout = aiohttp.ClientTimeout(total=CALL_SECONDS_MAX)
             self._http = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
@@ -28,6 +31,11 @@ class LocalTransfer:
                 content, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unavailable(str(error) or type(error).__name__) from error
+        except (RuntimeError, AssertionError) as error:
+            # What aiohttp raises when its session is closed while a request is under way.
+            if not self._closed:
+                raise
+            raise Unavailable.closed() from error
         if status >= 500:
             raise Unavailable(f"{status} {content[:200]!r}")
         if status >= 400:
@@ -35,5 +43,7 @@ class LocalTransfer:
         return content
 
     async def close(self) -> None:
+        """Implement ports.Transfer."""
+        self._closed = True
         if self._http is not None:
             await self._http.close()

@@ -16,8 +16,11 @@ LOOK_SECONDS = 1.0
 
 
 async def keep_log_level(transfer: Transfer, settings: LiveSettings) -> None:
-    """Run until cancelled. A level other than INFO is said again and again: the process may restart."""
-    told = LogLevel.INFO
+    """Run until cancelled. A level other than INFO is said again and again: the process may restart.
+
+    INFO is said once, because an earlier process of this member may have told another level.
+    """
+    told: LogLevel | None = None
     while True:
         if (wanted := settings.log_level) != told or wanted != LogLevel.INFO:
             # What it cannot be told now, it is told the next time.
