@@ -17,13 +17,15 @@ ABOUT = {"namespace": "shop", "cluster": "demo", "member": "demo-0", "epoch": 7}
 NOON_SECONDS = datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC).timestamp()
 
 
-def written(template: str, *values: object, name: str = "stele.x", error: Any = None) -> dict[str, Any]:
+def written(
+    template: str, *values: object, name: str = "stele.x", error: Any = None, about: Any = ABOUT
+) -> dict[str, Any]:
     """The fields of a line, as a strict reader finds them."""
     record = logging.LogRecord(name, logging.INFO, "x.py", 1, template, values, error and (error,) * 3)
     if error:
         record.exc_info = (type(error), error, error.__traceback__)
     record.created = NOON_SECONDS
-    line = JsonFormatter(lambda: ABOUT).format(record)
+    line = JsonFormatter(lambda: about).format(record)
     assert len(line.encode()) + 1 <= LINE_BYTES_MAX
     assert line.isascii()
     assert line.isprintable()
@@ -41,6 +43,17 @@ def test_a_line_says_when_how_bad_where_what_and_about_whom() -> None:
         "partition": 17,
         **ABOUT,
     }
+
+
+def test_a_line_about_others_than_its_work_names_those() -> None:
+    work = {**ABOUT, "partition": 17, "migration": "7-1", "session": "a"}
+    line = written("session %s of partition %d ends", "b", 99, about=work)
+    assert (line["session"], line["partition"], line["migration"]) == ("b", 99, "7-1")
+    assert written("member %d is silent", 2, about=work)["member"] == "demo-0"
+
+
+def test_what_a_line_is_about_is_cut() -> None:
+    assert written("begins", about={"migration": "\ud800" + "m" * 100_000})["migration"].endswith("m")
 
 
 @pytest.mark.parametrize(

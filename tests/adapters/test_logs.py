@@ -57,19 +57,20 @@ def test_each_line_of_a_process_in_a_pod_is_json() -> None:
         ("WARNING", "py.warnings"),
         ("ERROR", "stele.x"),
         ("CRITICAL", "stele.process"),
+        ("ERROR", "stele.process"),
         ("CRITICAL", "stele.process"),
     ]
     assert {(each["namespace"], each["cluster"], each["member"]) for each in lines} == {
         ("shop", "demo", "demo-0")
     }
-    assert [each.get("epoch") for each in lines] == [None, None, None, 7, 7, 7]
+    assert [each.get("epoch") for each in lines] == [None, None, None, 7, 7, 7, 7]
     assert [each["message"] for each in lines if each["level"] == "CRITICAL"] == [
         "BAD_INPUT: no such thing",
-        "ending: unexpected ValueError",
+        "ending: unexpected ValueError: not expected",
     ]
     assert lines[0]["partition"] == 5
     assert lines[3]["exception"].endswith("ZeroDivisionError: division by zero")
-    assert lines[-1]["exception"].endswith("ValueError: not expected")
+    assert lines[-2]["exception"].endswith("ValueError: not expected")
 
 
 def test_on_a_terminal_it_stays_text() -> None:

@@ -19,6 +19,9 @@ NAME_CHARACTERS_MAX = 100
 NAMED = ("member", "partition", "migration", "session", "epoch")
 """Words whose value is a field, where they stand before their placeholder."""
 
+OF_THE_LINE = ("partition", "migration", "session")
+"""Of these, what a line itself names is meant: it may be about others than the work that logs it."""
+
 _PLACEHOLDER = re.compile(r"(?:(\b[a-z]+) )?%(%|[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])")
 _OURS = "stele"
 
@@ -35,13 +38,15 @@ class JsonFormatter(logging.Formatter):
         self._about = about
 
     def format(self, record: logging.LogRecord) -> str:
+        named, about = named_in(record), {name: _field(value) for name, value in self._about().items()}
         line: dict[str, Any] = {
             "timestamp": _time_text(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": "",
-            **named_in(record),
-            **self._about(),
+            **named,
+            **about,
+            **{name: named[name] for name in OF_THE_LINE if name in named},
         }
         texts = {"message": record.getMessage()}
         if record.exc_info and record.exc_info[0] is not None:
@@ -61,11 +66,14 @@ def named_in(record: logging.LogRecord) -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     for name, position in _names(str(record.msg)):
         value = args[position] if position < len(args) else None
-        if isinstance(value, str):
-            found.setdefault(name, _writable(value[:NAME_CHARACTERS_MAX]))
-        elif isinstance(value, int):
-            found.setdefault(name, value)
+        if isinstance(value, str | int):
+            found.setdefault(name, _field(value))
     return found
+
+
+def _field(value: str | int) -> str | int:
+    """Return what a field may be: text only so long that a line stays short."""
+    return _writable(value[:NAME_CHARACTERS_MAX]) if isinstance(value, str) else value
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
@@ -58,6 +58,8 @@ class _Log:
 
 
 _log = _Log()
+ERROR_CHARACTERS_MAX = 500
+"""Characters of the error in the last line of a process."""
 _about: ContextVar[Mapping[str, str | int]] = ContextVar("about", default=MappingProxyType({}))
 
 
@@ -96,7 +98,9 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: Tr
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
     else:
-        log.critical("ending: unexpected %s", kind.__name__, exc_info=(kind, error, traceback))
+        log.error("unexpected %s", kind.__name__, exc_info=(kind, error, traceback))
+        # A line of its own: Kubernetes keeps the last 2 KiB, which a traceback may fill.
+        log.critical("ending: unexpected %s: %s", kind.__name__, str(error)[:ERROR_CHARACTERS_MAX])
 
 
 def fail(program: str, why: object) -> None:
@@ -105,6 +109,11 @@ def fail(program: str, why: object) -> None:
         log.critical("%s", why)
     else:
         print(f"{program}: {why}", file=sys.stderr)
+
+
+def about_nothing() -> Context:
+    """Return the context of work that outlives what has it begun, and is about other things by then."""
+    return Context()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from stele.adapters import logs
 from stele.member import limits
 from stele.member.storage.disk_full import is_disk_full, is_stopping
 
@@ -37,7 +38,7 @@ class Background:
 
         Work that lacks space, or is running when the member stops, is dropped.
         """
-        task = asyncio.create_task(work)
+        task = self.loop.create_task(work, context=logs.about_nothing())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -23,7 +23,7 @@ class Loop:
     def time(self) -> float:
         return 0.0
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None], context: object = None) -> None:
         self.soon.append(callback)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from stele.adapters import logs
 from stele.member.limits import SYNC_INTERVAL_SECONDS
 from stele.member.replication.latency import Histogram
 from stele.member.settings import Fsync
@@ -40,7 +41,7 @@ class GroupCommit:
         else:
             then()
         if self._mode is not Fsync.NEVER and self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(), context=logs.about_nothing())
             self._task.add_done_callback(self._ended)
             self._running.add(self._task)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from stele.adapters import logs
 from stele.core.tablet.follower import CODES, Code
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
 from stele.core.tablet.log import OpId
@@ -73,6 +74,7 @@ class Replicator:
         self._wants_promise = wants_promise
         self.probing: dict[int, Replica] = {}
         self._loop = loop
+        self._context = logs.about_nothing()
         self._dirty: dict[int, Replica] = {}
         self._replies: list[tuple[Inbound, peer.Message]] = []
         self._to_apply: dict[int, Replica] = {}
@@ -114,7 +116,7 @@ class Replicator:
     def wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump, context=self._context)
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -141,8 +143,9 @@ class Replicator:
         """Count what was written as held by this member."""
         if self._stopped:
             return
+        last_of = dict(replies)
         for to, message in replies:
-            to.send(message, now=True)
+            to.send(message, now=message is last_of[to])
         for replica, owner, last in ends:
             held = replica.owner is owner and replica.tablet.log.holds(last)
             if held and owner.on_synced(last[1]):
