@@ -44,7 +44,8 @@ TIMING = Timing(heartbeat=0.5, lease=10.0, grace=60.0)
 class Exchanges:
     """ports.Members over HTTP; notes the session of each copy that a destination began, and who asked for it.
 
-    `bytes_copied` are those that the destination reports, by session; `epochs` those of all who asked.
+    What an answer that was lost began is seen by its reports. `bytes_copied` are those that the destination
+    reports, by session; `epochs` those of all who asked.
     """
 
     def __init__(self, client: MemberClient) -> None:
@@ -53,20 +54,27 @@ class Exchanges:
         self.bytes_copied: Counter[str] = Counter()
         self.bytes_of: dict[int, int] = {}
         self.epochs: set[int] = set()
+        self._asked: dict[str, tuple[m.CopyItem, ...]] = {}
 
     async def exchange(
         self, address: str, request: m.ExchangeRequest, deadline_seconds: float
     ) -> m.ExchangeReply:
+        fetches = [each for each in request.commands if isinstance(each, m.FetchDirect)]
+        self._asked |= {each.session: each.items for each in fetches}
         reply = await self._client.exchange(address, request, deadline_seconds)
         for command, result in zip(request.commands, reply.results, strict=False):
             if isinstance(command, m.FetchDirect) and result.code == m.OK:
-                for item in command.items:
-                    self.sessions.setdefault(item.partition, set()).add(command.session)
-                    self.bytes_of[item.partition] = item.bytes
+                self._note_begun(command.session)
         for fetch in reply.fetches:
+            self._note_begun(fetch.session)
             self.bytes_copied[fetch.session] = max(self.bytes_copied[fetch.session], fetch.copied_bytes)
         self.epochs.add(request.epoch)
         return reply
+
+    def _note_begun(self, session: str) -> None:
+        for item in self._asked.get(session, ()):
+            self.sessions.setdefault(item.partition, set()).add(session)
+            self.bytes_of[item.partition] = item.bytes
 
     async def begun(self) -> int:
         """Return how many tablets are being copied, or were."""
@@ -122,6 +130,11 @@ class Masters:
         await asyncio.gather(self._task, return_exceptions=True)
         await self._loop.close()
 
+    async def has_asked(self) -> bool:
+        """Return whether this master has asked a member: a busy machine may need longer for that."""
+        state = None if self._loop is None else self._loop.state
+        return state is not None and state.epoch in self._exchanges.epochs
+
     async def members_at_rest(self) -> int:
         """Return how many members the rows name; 0 while anything is under way."""
         state = None if self._loop is None else self._loop.state
@@ -152,6 +165,7 @@ async def changed_until(found: Masters, members: int) -> int:
     async with asyncio.timeout(WAIT_SECONDS):
         for ended in itertools.count():
             await asyncio.sleep(LIFE_SECONDS)
+            await eventually(found.has_asked, bool)
             if await found.members_at_rest() == members:
                 return ended
             await found.end()

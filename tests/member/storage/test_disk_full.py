@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import random
@@ -196,11 +197,19 @@ def test_what_the_engine_does_not_take_waits_on_and_is_seen() -> None:
 
 
 def fill(disk: Path, free_bytes: int = 0) -> Path:
-    """Leave so many bytes of the file system."""
-    now, ballast = os.statvfs(disk), disk / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, now.f_bavail * now.f_frsize - free_bytes)
-    return ballast
+    """Leave so many bytes of the file system; what a member writes at the same time makes it try again."""
+    ballast = disk / "ballast"
+    while True:
+        now = os.statvfs(disk)
+        try:
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, now.f_bavail * now.f_frsize - free_bytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            ballast.unlink()
+        else:
+            return ballast
 
 
 def test_the_database_says_that_it_is_full_and_is_read_on(tmp_path: Path) -> None:
