@@ -58,7 +58,9 @@ async def stop_as_planned(made: Cluster, service: Service, monkeypatch: pytest.M
     await shrink_rows(made, LEAVING)
     made.may_stop.add(LEAVING)
     await made.publish()
-    assert "nothing more to move" in await hook
+    told = await hook
+    # On a busy machine the hook may look again only when the rows are there.
+    assert "nothing more to move" in told or "no row names this member" in told
     assert await asyncio.wait_for(member.stop(), 20) == 0
     member.process = None
 
