@@ -172,4 +172,5 @@ class Mutator:
     def _nest(self, rng: Random, body: bytes) -> bytes:
         at = rng.randrange(len(body) + 1)
         depth = rng.choice(DEPTHS if rng.random() < 0.02 else DEPTHS[:4])
-        return body[:at] + rng.choice(self._opens) * depth + body[at:]
+        opens = rng.choice(self._opens)
+        return body[:at] + opens * min(depth, 1 + INPUT_BYTES_MAX // len(opens)) + body[at:]

@@ -4,6 +4,7 @@ import re
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.fuzz import http_streams
 from tests.fuzz.__main__ import main
 from tests.fuzz.driver import MEASURED_EACH, Finding, Fuzzer, Outcome, Target
-from tests.fuzz.mutate import JSON
+from tests.fuzz.mutate import INPUT_BYTES_MAX, JSON, Mutator
 from tests.fuzz.targets import TARGETS
 
 INPUTS = 3_000
@@ -114,6 +115,19 @@ def test_the_meter_of_memory_does_not_count_as_growth() -> None:
     outcome = broken(decode, 6_000, growth_max=4 * 2**20)
     assert outcome.measured == 6_000 // MEASURED_EACH + 1
     assert not outcome.findings
+
+
+def test_the_meter_of_memory_does_not_measure_how_inputs_are_made() -> None:
+    """Their memory would stay with the process, and hide what decoders take."""
+    mutator = Mutator([b"some"], tokens=[b"long" * 2_000])
+    tracemalloc.start()
+    try:
+        for seed in range(2_000):
+            mutator._nest(Random(seed), b"body")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * INPUT_BYTES_MAX
 
 
 def test_a_decoder_without_defects_has_no_findings() -> None:
