@@ -415,9 +415,11 @@ class Cluster:
         return await self.command(self.owner(partition), order)
 
     async def swap(self, partition: int, backup: int, id: str = "") -> None:
-        """SWAP: the owner and a backup change places."""
+        """SWAP: the owner and a backup change places. As a master does, wait for a backup that is behind."""
         id, row = id or self.id(), self.rows[partition]
-        handed = await self.hand_over(id, partition, backup)
+        handed = await eventually(
+            lambda: self.hand_over(id, partition, backup), lambda result: result.code != "BACKUP_BEHIND"
+        )
         assert handed.code == "OK", handed
         result = m.Row(partition, row.version + 1, swapped(row.replicas, backup))
         await self.accept(backup, result, id, handed.last)
