@@ -202,6 +202,7 @@ def drawing(kind: str) -> Iterator[tuple[str, int]]:
             yield family, seed
 
 
+@pytest.mark.long
 def test_every_kind_of_fault_happens() -> None:
     """None of them silently stops: KINDS_IN has each, or else one of the first seeds that draw it."""
     missing = set(KINDS)
