@@ -94,8 +94,9 @@ def test_a_wrong_variable_is_named(name: str, value: str, expected: str) -> None
 
 
 @pytest.fixture
-def shown() -> Iterator[list[dict[str, Any]]]:
-    """Lines of Stele in this process, as its log has them."""
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """Lines of Stele in this process, as its log has them; members that ran here before left nothing."""
+    monkeypatch.setattr(logs, "_log", logs._Log())
     lines = list[dict[str, Any]]()
     stream, ours = io.StringIO(), logging.getLogger("stele")
     handler, before = logging.StreamHandler(stream), ours.level
