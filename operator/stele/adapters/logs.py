@@ -19,6 +19,8 @@ from stele.core.control.member_settings import LogLevel
 log = logging.getLogger("stele.process")
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+ERROR_CHARACTERS_MAX = 500
+"""Characters of the error in the last line of a process."""
 
 
 class LogFormat(StrEnum):
@@ -58,8 +60,6 @@ class _Log:
 
 
 _log = _Log()
-ERROR_CHARACTERS_MAX = 500
-"""Characters of the error in the last line of a process."""
 _about: ContextVar[Mapping[str, str | int]] = ContextVar("about", default=MappingProxyType({}))
 
 
