@@ -2,9 +2,11 @@
 
 import pytest
 
+from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.control.rebalance import planner
 from stele.core.control.requests import NamedMove
 from stele.core.placement.plan import Plan
+from stele.errors import Unavailable
 from tests.master.harness import Harness, formed
 
 
@@ -124,6 +126,44 @@ async def test_the_drained_member_itself_dies_and_nothing_is_lost() -> None:
     await harness.until_quiet()
     assert harness.held(3) == set()
     assert harness.copies() == {2}
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["by the master", "by the next master"])
+async def test_a_member_that_leaves_is_told_of_its_last_rows_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """What runs in it hears of the end of each migration; FakeWorld looks at each removal."""
+    harness = await formed(members=3, partitions=6)
+    pod, left, exchange = harness.world.pods[2], harness.world.volumes[2], harness.net.exchange
+
+    async def no_last_rows(
+        address: str, request: ExchangeRequest, deadline_seconds: float
+    ) -> ExchangeReply:
+        if address == pod.address and request.rows and not harness.held(2):
+            raise Unavailable("the rows are lost")
+        return await exchange(address, request, deadline_seconds)
+
+    monkeypatch.setattr(harness.net, "exchange", no_last_rows)
+    harness.change_spec(members=2)
+    await harness.until(lambda: not harness.held(2))
+    await harness.ticks(4)
+    assert [row for row in left.rows.values() if 2 in row.replicas], "nothing that it could lack"
+    assert 2 in harness.world.pods
+    monkeypatch.undo()
+    if replaced:
+        await harness.restart()
+    await harness.until_quiet()
+    assert sorted(harness.world.pods) == [0, 1]
+    assert not any(2 in row.replicas for row in left.rows.values())
+
+
+async def test_a_member_that_leaves_and_does_not_answer_is_not_waited_for() -> None:
+    harness = await formed(members=3, partitions=6)
+    harness.change_spec(members=2)
+    await harness.until(lambda: not harness.held(2))
+    harness.cut(2)
+    await harness.until_quiet()
+    assert sorted(harness.world.pods) == [0, 1]
 
 
 async def test_a_pause_lets_what_is_under_way_end_and_starts_nothing() -> None:

@@ -180,8 +180,15 @@ class FakeWorld:
             self.deletable.add(index)
         self.members.pop(index, None)
         pod = self.pods.pop(index, None)
-        if pod is not None and pod.address in self.net.members:
-            self.net.members.pop(pod.address).alive = False
+        if pod is not None and (member := self.net.members.pop(pod.address, None)) is not None:
+            self._check_has_heard(index, pod, member)
+            member.alive = False
+
+    def _check_has_heard(self, index: MemberIndex, pod: Pod, member: FakeMember) -> None:
+        """A member that answers knows the end of each migration before its process ends."""
+        named = [number for number, row in member.rows.items() if index in row.replicas]
+        answers = member.alive and not pod.ended and pod.address not in self.net.cut
+        assert not (answers and named), f"{index} is removed, and its rows name it: {named}"
 
     async def force_delete_pod(self, index: MemberIndex, pod_uid: str) -> None:
         """The object goes; a process on a node that is cut off runs on."""

@@ -70,7 +70,7 @@ class Rules:
         self.restarts = Restarts(world, self._check, self._is_away, self.reachability.led_since)
         self.user_plans = UserPlans(world, self._check)
         self.losses = Losses(world, self._check)
-        self.removals = Removals(world, self._check)
+        self.removals = Removals(world, self._check, self._is_away)
         self.recovered = RecoveredRows(world, self._check)
         self.catalogs = Catalogs(world, self._check)
         self._groups: list[tuple[float, PartitionGroups]] = []

@@ -5,9 +5,12 @@ and ends nothing before the node is back.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, NODES, PODS
+from stele.master.kubernetes import KubernetesClusterObjects
 from stele.master.lost_volumes import VOLUME_CONFLICT
 from stele.master.nodes import OUT_OF_SERVICE_TAINT
 from tests.fakes.api import ApiServer
@@ -25,6 +28,7 @@ ALIVE_SECONDS_MAX = 20.0
 AWAY_SECONDS = (5.0, 25.0)
 """How long a node is lost that comes back."""
 UNNAMED = "no row names a member that is removed"
+HEARD = "a member that is removed knows that its rows name it no more"
 
 Check = Callable[..., None]
 Object = dict[str, Any]
@@ -221,10 +225,30 @@ class NodeFaults:
 
 
 class Removals:
-    """Looks at each TabletMember that is removed: all that it had is elsewhere by then."""
+    """Looks at each TabletMember that is removed: all that it had is elsewhere by then, and what runs in it
+    has heard of the end of each migration."""
 
-    def __init__(self, world: "World", check: Check) -> None:
-        self.world, self._check = world, check
+    def __init__(self, world: "World", check: Check, is_away: Callable[[str], bool]) -> None:
+        self.world, self._check, self._is_away = world, check, is_away
+        world.stack.enter_context(self._watch())
+
+    def _watch(self) -> AbstractContextManager[object]:
+        real = KubernetesClusterObjects.remove_member
+
+        async def remove(objects: KubernetesClusterObjects, index: int, *, keep_volume: bool) -> None:
+            self.decided(index)
+            await real(objects, index, keep_volume=keep_volume)
+
+        return patch.object(KubernetesClusterObjects, "remove_member", remove)
+
+    def decided(self, index: int) -> None:
+        """A master removes the member, whose pod runs until then; one that is away hears of nothing."""
+        place = f"{CLUSTER}-{index}"
+        machine = self.world.kubelet.machines.get(place)
+        if machine is None or machine.node is None or self._is_away(place):
+            return
+        named = [number for number, row in enumerate(machine.node.rows) if index in row.members]
+        self._check(HEARD, not named, "{} is removed, and its rows name it: {}", place, named)
 
     def gone(self, member: Object) -> None:
         """A TabletMember was removed; not because its cluster is."""

@@ -292,6 +292,9 @@ BROKEN: dict[str, Callable[[Well], None]] = {
     "no row names a member that is removed": lambda well: well.rules.removals.gone(
         {"metadata": {"name": well.owner}, "spec": {"index": well.row.owner}}
     ),
+    "a member that is removed knows that its rows name it no more": lambda well: well.rules.removals.decided(
+        well.row.owner
+    ),
     "all copies of a row are given up as users say": lambda well: well.store(
         Partition(well.row.version + 1, (9,))
     ),

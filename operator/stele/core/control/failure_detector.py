@@ -131,6 +131,7 @@ class MemberLiveness:
     showed, and when that was first seen; a process that answers a request sent later did not end then.
     `replaced` are its earlier processes whose end has not been shown yet, each with the time of its last
     reply; they are kept by boot id, because under one kernel the volume's lock admits one process.
+    `left_change` is the last change of the table that took it out of a row.
     """
 
     index: MemberIndex
@@ -148,6 +149,7 @@ class MemberLiveness:
     report: ExchangeReply | None = None
     published: int = 0
     differing: frozenset[int] = frozenset()
+    left_change: int = 0
     replaced_by_uuid: str = ""
     problem: str = ""
     incompatible: str = ""
@@ -237,6 +239,18 @@ class MemberLiveness:
         """Note that it has the table up to that change, but for these ranges of rows; 0: it may have none of
         it."""
         self.published, self.differing = number, frozenset(differing)
+
+    def note_row(self, number: PartitionId, change: int, *, named: bool) -> None:
+        """Compare its tablet with that row again, which this change has stored; `named`: it is in it."""
+        self.recheck.add(number)
+        if not named:
+            self.left_change = change
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether it has confirmed each row that names it no more; a new master knows once it has compared
+        its table."""
+        return bool(self.published) and self.published >= self.left_change and not self.differing
 
     def begin_gc(self, now: float, pause_seconds: float) -> bool:
         """Start a search through its tablets. Returns False when the last one was a moment ago."""

@@ -118,7 +118,9 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     first = next_index(used, state.membership.next_index)
     new = missing(candidates, desired.members, first) if desired.join_allowed else ()
     state.membership.use_indexes((*used, *new))
-    empty = state.membership.leaving - in_rows
+    empty = frozenset(
+        each for each in state.membership.leaving - in_rows if not _must_hear(state, observation, each)
+    )
     kept = [each.index for each in candidates if not each.deleting and each.index not in empty]
     removed = [
         RemoveMember(each.index, keep_volume=_is_away(state, observation, each.index))
@@ -126,6 +128,15 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
         if each.index in empty
     ]
     return (*map(EnsureMember, (*kept, *new)), *removed)
+
+
+def _must_hear(state: State, observation: Observation, index: MemberIndex) -> bool:
+    """Return whether the member answers and may not know yet that its last rows name it no more: what runs in
+    it is to hear of the end of each migration before its process ends."""
+    liveness = state.membership.liveness.get(index)
+    if liveness is None or index not in state.table.members or liveness.replaced_by_uuid:
+        return False
+    return liveness.reachable(observation.now, observation.desired.timing) and not liveness.has_heard
 
 
 def _replaced(state: State, observation: Observation) -> frozenset[MemberIndex]:

@@ -62,12 +62,15 @@ class Membership:
         for liveness in self.liveness.values():
             liveness.forgive_silence(now)
 
-    def note_rows(self, before: tuple[Partition, ...], rows: Mapping[PartitionId, Partition]) -> None:
-        """Compare the tablets of these stored rows' members again."""
+    def note_rows(
+        self, before: tuple[Partition, ...], rows: Mapping[PartitionId, Partition], change: int
+    ) -> None:
+        """Compare the tablets of these rows' members again, which this change of the table has stored, and
+        note who is in one no more."""
         for number, row in rows.items():
             for member in before[number].members | row.members:
-                if member in self.liveness:
-                    self.liveness[member].recheck.add(number)
+                if (liveness := self.liveness.get(member)) is not None:
+                    liveness.note_row(number, change, named=member in row.members)
 
     def set_leaving(self, leaving: frozenset[MemberIndex]) -> None:
         self.leaving = leaving

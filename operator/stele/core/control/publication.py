@@ -152,7 +152,7 @@ def waited_for(state: State) -> frozenset[MemberIndex]:
 
     In a take-over those are the ones that have not reported; later those that take part in an operation, or
     have not reported yet what they have of a row that has changed, with the other members of such rows,
-    those that do not answer, and those that leave: they are to hear of their last commits before they end.
+    those that do not answer, and those that leave: they end once they have heard of their last commits.
     A member that stops or is handed over is done when nobody in its rows is behind the table.
     """
     known = state.membership.liveness

@@ -348,8 +348,9 @@ class State:
 
     def apply(self, rows: Mapping[PartitionId, Partition]) -> None:
         """Apply rows that were stored."""
-        self.membership.note_rows(self.table.partitions, rows)
+        before = self.table.partitions
         self.table.store(rows)
+        self.membership.note_rows(before, rows, self.table.changes)
 
     def mismatched(self, liveness: MemberLiveness) -> list[PartitionId]:
         """Return partitions with a tablet at the member but not in the row, or the reverse, by an
