@@ -233,6 +233,8 @@ DIGEST = "sha256:" + "a" * 64
         ((), f"localhost/stele-operator:{__version__}"),
         (("images.registry=example.com/team",), f"example.com/team/stele-operator:{__version__}"),
         (("images.operator.tag=v2",), "localhost/stele-operator:v2"),
+        (("images.tag=v3",), "localhost/stele-operator:v3"),
+        (("images.tag=v3", "images.operator.tag=v2"), "localhost/stele-operator:v2"),
         (
             ("images.operator.tag=v2", f"images.operator.digest={DIGEST}"),
             f"localhost/stele-operator:v2@{DIGEST}",
@@ -595,6 +597,8 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         "images.pullSecrets",
         "images.bulk",
         "images.registry",
+        "images.tag",
+        "operator.page",
         "operator.podDisruptionBudget",
         "operator.topologySpreadConstraints",
         "operator.podSecurityContext",

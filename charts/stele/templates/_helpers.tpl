@@ -162,7 +162,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not (kindIs "string" $image) -}}
 {{- $name := $image.repository | default (printf "localhost/stele-%s" (ternary "sql" .key (eq .key "bulk"))) -}}
 {{- if $images.registry }}{{ $name = regexReplaceAll "^localhost/" $name (printf "%s/" $images.registry) }}{{ end -}}
-{{- $tag := $image.tag | default (ternary "" .root.Chart.AppVersion (not (empty $image.digest))) -}}
+{{- $tag := $image.tag | default (ternary "" ($images.tag | default .root.Chart.AppVersion) (not (empty $image.digest))) -}}
 {{- $image = print $name (ternary "" ":" (empty $tag)) $tag (ternary "" "@" (empty $image.digest)) (default "" $image.digest) -}}
 {{- end -}}
 {{- if and .root.Values.images.requireDigests (not (regexMatch "^\\S+@sha256:[0-9a-f]{64}$" $image)) -}}
