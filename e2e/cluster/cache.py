@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.cluster import lanes
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import say
 
@@ -82,6 +83,7 @@ def _wait_for(descriptor: int, path: Path) -> None:
             return
         except BlockingIOError:
             holder = path.read_text(encoding="utf-8").strip() or "unknown"
+        lanes.check()
         if not told:
             say(f"waiting for process {holder}, which works on the same ({path.name})")
             told = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from e2e.cluster import cache
@@ -73,9 +73,15 @@ def ensure_packages(packages: Mapping[str, str] = PACKAGES) -> None:
         raise MachineUnfitError(
             f"These packages are missing: {' '.join(missing)}. Install them (apt-get install) as root."
         )
+    with cache.locked("apt"):
+        if missing := missing_packages(packages):  # Another may have installed them meanwhile.
+            _install(missing)
+
+
+def _install(missing: Sequence[str]) -> None:
     log = cache.root() / "logs" / "apt.log"
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "PATH": _search_path()}
-    with cache.locked("apt"), step(f"install packages: {' '.join(missing)}"):
+    with step(f"install packages: {' '.join(missing)}"):
         run(["apt-get", "-qq", "update"], log, env=env, seconds_max=INSTALL_SECONDS_MAX)
         install = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing]
         run(install, log, env=env, seconds_max=INSTALL_SECONDS_MAX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 from e2e.cluster import cache
@@ -64,9 +65,9 @@ def environment() -> dict[str, str]:
 
 
 def _write(path: Path, text: str) -> None:
-    # Renamed into place: another process may be reading the file at this moment.
+    # Renamed into place: another process or thread may be reading, or writing, the file at this moment.
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     aside.write_text(text, encoding="utf-8")
     aside.rename(path)

@@ -36,7 +36,8 @@ def _make(folder: Path, name: str, packages: Sequence[str]) -> None:
     debs = cache.root() / "debs"
     debs.mkdir(parents=True, exist_ok=True)
     command = ["debootstrap", "--variant=minbase", f"--cache-dir={debs}", f"--include={','.join(packages)}"]
-    with step(f"make a small Debian ({name})", "about 40 s"):
+    # Two at once would write the same packages into the folder that they share.
+    with cache.locked("debs"), step(f"make a small Debian ({name})", "about 40 s"):
         log = cache.root() / "logs" / f"rootfs-{name}.log"
         run([*command, DEBIAN_SUITE, root], log, seconds_max=DEBOOTSTRAP_SECONDS_MAX)
     for place in _NOT_NEEDED:

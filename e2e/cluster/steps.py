@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.cluster import lanes
 from e2e.cluster.errors import ClusterError
 
 LOG_TAIL_LINES = 15
@@ -27,7 +28,7 @@ class Part:
     seconds: float
 
 
-_parts: list[Part] = []  # in the order of their ends; begins are monotonic times
+_parts: list[Part] = []  # of all threads, in the order of their ends; begins are monotonic times
 
 
 def parts(since_seconds: float) -> list[Part]:
@@ -39,7 +40,8 @@ def parts(since_seconds: float) -> list[Part]:
 
 def say(text: str) -> None:
     """Print one line to standard error; standard output is for results only."""
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")  # at once: lines of several threads do not mix
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -88,7 +90,7 @@ def output(
     """Standard output of a program, stripped; a failure becomes a `ClusterError` with what it said."""
     words = [str(word) for word in command]
     try:
-        done = _ended(words, seconds_max, capture_output=True, env=env, cwd=cwd)
+        done = _ended(words, seconds_max, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=cwd)
     except TimeoutError as error:
         raise ClusterError(str(error)) from error
     if done.returncode != 0:
@@ -100,11 +102,15 @@ def output(
 def _ended(words: list[str], seconds_max: float, **how: Any) -> subprocess.CompletedProcess[bytes]:
     """The program's end; raises TimeoutError when that does not come in time."""
     try:
-        return subprocess.run(words, stdin=subprocess.DEVNULL, timeout=seconds_max, check=False, **how)
+        with lanes.program(words, stdin=subprocess.DEVNULL, **how) as process:
+            said = process.communicate(timeout=seconds_max)
     except FileNotFoundError as error:
         raise ClusterError(f"The program {words[0]!r} is not installed: {error}") from error
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{' '.join(words[:3])} did not end within {seconds_max:.0f} s.") from error
+    if process.returncode != 0:
+        lanes.check()
+    return subprocess.CompletedProcess(words, process.returncode, *said)
 
 
 def succeeds(
