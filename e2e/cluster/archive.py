@@ -42,13 +42,17 @@ class Archive:
             tar.add(folder, arcname=".", filter=_without_time)
         return self._keep(path)
 
-    def layer_of_program(self, program: Path, place: str) -> Blob:
-        """A layer with one executable file at `place` (no leading slash)."""
+    def layer_of_program(self, program: Path, place: str, links: Sequence[str] = ()) -> Blob:
+        """A layer with one executable file at `place` (no leading slash), and links to it beside it."""
         path = self.work / f"{program.name}.layer"
         info = tarfile.TarInfo(place)
         info.mode, info.size = 0o755, program.stat().st_size
         with tarfile.open(path, "w") as tar, program.open("rb") as content:
             tar.addfile(info, content)
+            for name in links:
+                link = tarfile.TarInfo(str(Path(place).with_name(name)))
+                link.type, link.linkname = tarfile.SYMTYPE, Path(place).name
+                tar.addfile(link)
         return self._keep(path)
 
     def add(self, names: Sequence[str], layers: Sequence[Blob], entrypoint: Sequence[str] = ()) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e.cluster import archive, cache, podman, programs, rootfs
+from e2e.cluster import archive, cache, debian, lanes, podman, programs, rootfs
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output, run, step, succeeds
 
@@ -20,6 +20,8 @@ NODE_SECONDS_MAX = 900.0
 REMOVE_SECONDS_MAX = 60.0
 
 # The names are those that kubeadm of this Kubernetes asks for; containerd wants the pause image as well.
+_KUBERNETES = programs.KUBERNETES.programs[0]
+_NODE_PROGRAMS = ("kubelet", "kubeadm", "kubectl")
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy")
 _ETCD = "registry.k8s.io/etcd:3.6.5-0"
 _COREDNS = "registry.k8s.io/coredns/coredns:v1.12.1"
@@ -52,22 +54,22 @@ def ensure() -> str:
     image, env = name(), podman.environment()
     if succeeds(["podman", "image", "exists", image], env=env):
         return image
-    binaries = programs.ensure()
+    debian.ensure_packages()
     with cache.locked("node-image"):
         if not succeeds(["podman", "image", "exists", image], env=env):
-            _make(image, binaries, env)
+            _make(image, env)
     return image
 
 
-def _make(image: str, binaries: Path, env: Mapping[str, str]) -> None:
-    base = rootfs.ensure("node", BASE_PACKAGES)
+def _make(image: str, env: Mapping[str, str]) -> None:
     with _work_folder() as work:
         root = work / "root"
-        with step("make the node's file system"):
-            _fill(root, base, binaries)
+        base, binaries = lanes.side_by_side(lambda: _fill(root), programs.ensure)
         with step("preload the control plane's images"):
+            _add_programs(root, binaries)
             _preload(work, root, base, binaries)
-        with step("import the node image"):
+        # Builds of our own images remove what has no name, and an image has none while it is imported.
+        with cache.locked("images"), step("import the node image"):
             _import(root, image, env)
     _drop_older(image, env)
 
@@ -93,16 +95,26 @@ def _work_folder() -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _fill(root: Path, base: Path, binaries: Path) -> None:
-    sources = programs.kind_sources()
-    run(["cp", "-a", "--reflink=auto", base, root], _log())
-    env = {**os.environ, "ROOT": str(root), "KIND": str(sources), "BIN": str(binaries), "VERSION": VERSION}
-    run(["bash", RECIPE / "rootfs.sh"], _log(), env=env, seconds_max=NODE_SECONDS_MAX)
-    for source, constant, target, names in _MANIFESTS:
-        text = (sources / "pkg" / "build" / "nodeimage" / source).read_text(encoding="utf-8")
-        (root / "kind" / "manifests" / target).write_text(
-            go_constant(text, constant, names), encoding="utf-8"
-        )
+def _fill(root: Path) -> Path:
+    """Make the file system of a node, still without our programs; what it was copied from."""
+    base = rootfs.ensure("node", BASE_PACKAGES)
+    with step("make the node's file system"):
+        sources = programs.kind_sources()
+        run(["cp", "-a", "--reflink=auto", base, root], _log())
+        env = {**os.environ, "ROOT": str(root), "KIND": str(sources), "VERSION": VERSION}
+        run(["bash", RECIPE / "rootfs.sh"], _log(), env=env, seconds_max=NODE_SECONDS_MAX)
+        for source, constant, target, names in _MANIFESTS:
+            text = (sources / "pkg" / "build" / "nodeimage" / source).read_text(encoding="utf-8")
+            (root / "kind" / "manifests" / target).write_text(
+                go_constant(text, constant, names), encoding="utf-8"
+            )
+    return base
+
+
+def _add_programs(root: Path, binaries: Path) -> None:
+    place = root / "usr" / "bin"
+    shutil.copy2(binaries / _KUBERNETES, place)
+    programs.link(place, _NODE_PROGRAMS)
 
 
 def go_constant(source: str, constant: str, names: Mapping[str, str]) -> str:
@@ -122,13 +134,14 @@ def _preload(work: Path, root: Path, base: Path, binaries: Path) -> None:
     tar = work / "images.tar"
     images = archive.Archive(work)
     ground = images.layer_of_folder(base)
-    for program in _CONTROL_PLANE:
-        layer = images.layer_of_program(binaries / program, f"usr/local/bin/{program}")
-        images.add([f"registry.k8s.io/{program}:{VERSION}"], [ground, layer])
+    layer = images.layer_of_program(
+        binaries / _KUBERNETES, f"usr/local/bin/{_KUBERNETES}", programs.KUBERNETES.links
+    )
+    images.add([f"registry.k8s.io/{program}:{VERSION}" for program in _CONTROL_PLANE], [ground, layer])
+    images.add([_NETWORK], [ground, layer], ["/usr/local/bin/kindnetd"])
     for image, program, place in (
         (_ETCD, "etcd", "usr/local/bin/etcd"),
         (_COREDNS, "coredns", "coredns"),
-        (_NETWORK, "kindnetd", "usr/local/bin/kindnetd"),
         (_PROVISIONER, "local-path-provisioner", "usr/local/bin/local-path-provisioner"),
     ):
         layer = images.layer_of_program(binaries / program, place)

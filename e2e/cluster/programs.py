@@ -2,7 +2,8 @@
 
 The sources are pinned by the `go.mod` and `go.sum` files below `recipe/`. These are several Go modules on
 purpose: helm and kind raise dependencies that Kubernetes 1.34 does not build with. Kubernetes stays at 1.34
-and kind at 0.33 because later ones refuse cgroup v1.
+and kind at 0.33 because later ones refuse cgroup v1. All programs of Kubernetes are one file with a link for
+each name.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import cache, debian
+from e2e.cluster import cache, debian, lanes
 from e2e.cluster.steps import output, run, step
 
 RECIPE = Path(__file__).parent / "recipe"
@@ -33,14 +35,17 @@ _PLAIN_FLAGS = "-s -w"
 
 @dataclass(frozen=True)
 class Build:
-    """One `go build` (or `go install`): what it makes, in which module of the recipe, from which packages."""
+    """One `go build` (or `go install`): what it makes, in which module of the recipe, from which packages.
+
+    `links` are further names of its only program, which does what the name says by which it is run.
+    """
 
     title: str
     programs: tuple[str, ...]
     module: str
     packages: tuple[str, ...]
     flags: str = _PLAIN_FLAGS
-    cgo: bool = True
+    links: tuple[str, ...] = ()
 
     def command(self, folder: Path) -> list[str]:
         """The command that puts the programs into `folder`; a trailing `/` lets Go choose their names."""
@@ -50,45 +55,47 @@ class Build:
         return ["go", "build", "-ldflags", self.flags, "-o", target, *self.packages]
 
 
-_KUBERNETES = (
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kube-proxy",
-    "kubelet",
-    "kubeadm",
-    "kubectl",
-)
-BUILDS = (
-    Build(
-        "build Kubernetes",
-        _KUBERNETES,
-        "k8s",
-        tuple(f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES),
-        _KUBERNETES_FLAGS,
+KUBERNETES = Build(
+    "build Kubernetes",
+    ("kubernetes",),
+    "k8s",
+    (".",),
+    _KUBERNETES_FLAGS,
+    (
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "kubelet",
+        "kubeadm",
+        "kubectl",
+        "kindnetd",
     ),
-    Build("build the pod network", ("kindnetd",), "k8s", ("./kindnetd",)),
+)
+OTHERS = (
     Build("build etcd", ("etcd",), "tools", ("go.etcd.io/etcd/server/v3",)),
     Build("build helm and kind", ("helm", "kind"), "tools", ("helm.sh/helm/v3/cmd/helm", "sigs.k8s.io/kind")),
-    Build("build CoreDNS", ("coredns",), "coredns", (".",), cgo=False),
-    Build(
-        "build the volume provisioner",
-        ("local-path-provisioner",),
-        "",
-        (LOCAL_PATH_PROVISIONER,),
-        cgo=False,
-    ),
+    Build("build CoreDNS", ("coredns",), "coredns", (".",)),
+    Build("build the volume provisioner", ("local-path-provisioner",), "", (LOCAL_PATH_PROVISIONER,)),
 )
-NAMES = (*(name for build in BUILDS for name in build.programs), "pause")
+BUILDS = (KUBERNETES, *OTHERS)
+NAMES = (*(name for build in BUILDS for name in (*build.programs, *build.links)), "pause")
 TOOLS = ("helm", "kind", "kubectl")
 """What speaks to a cluster that is made of published images."""
+_SETTINGS = {
+    # The user's own GOFLAGS must not change what is built; go.sum pins every module.
+    "GOFLAGS": "-buildvcs=false -mod=readonly",
+    "GOWORK": "off",
+    # Programs that need no C library run on every node; and the standard library is compiled in one way only.
+    "CGO_ENABLED": "0",
+}
 
 
 def key() -> str:
     """The hash of everything that the programs are made from."""
     return cache.hash_inputs(
         folders=[RECIPE / name for name in ("k8s", "tools", "coredns", "pause")],
-        values=[repr(BUILDS), platform.machine()],
+        values=[repr(BUILDS), repr(_SETTINGS), platform.machine()],
     )
 
 
@@ -113,31 +120,64 @@ def ensure() -> Path:
 
 def kind_sources() -> Path:
     """The unpacked module of kind: its node files and manifests are part of the node image."""
-    module = RECIPE / "tools"
-    output(["go", "mod", "download", "sigs.k8s.io/kind"], env=_environment(cgo=False), cwd=module)
-    return Path(
-        output(
-            ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind"],
-            env=_environment(cgo=False),
-            cwd=module,
-        )
-    )
+    module, name = RECIPE / "tools", "sigs.k8s.io/kind"
+    output(["go", "mod", "download", name], env=_environment(), cwd=module)
+    return Path(output(["go", "list", "-m", "-f", "{{.Dir}}", name], env=_environment(), cwd=module))
+
+
+def link(folder: Path, names: Sequence[str] = KUBERNETES.links) -> None:
+    """Give the program of Kubernetes in `folder` these names."""
+    for name in names:
+        (folder / name).symlink_to(KUBERNETES.programs[0])
 
 
 def _make(folder: Path) -> None:
     target = folder / "bin"
     target.mkdir()
-    log = cache.root() / "logs" / "programs.log"
-    for build in BUILDS:
-        hint = "about 5 minutes on two cores the first time" if build.module == "k8s" and build.cgo else ""
-        with step(build.title, hint if len(build.programs) > 2 else ""):
-            env = {**_environment(build.cgo), "GOBIN": str(target)}
-            cwd = RECIPE / build.module
-            run(build.command(target), log, env=env, cwd=cwd, seconds_max=BUILD_SECONDS_MAX)
-    run(["gcc", "-Os", "-static", "-s", "-o", target / "pause", RECIPE / "pause" / "pause.c"], log)
+    lanes.side_by_side(lambda: _make_kubernetes(target), lambda: _make_others(target))
 
 
-def _environment(cgo: bool) -> dict[str, str]:
-    # The user's own GOFLAGS must not change what is built; go.sum pins every module.
-    env = {**os.environ, "GOFLAGS": "-buildvcs=false -mod=readonly", "GOWORK": "off"}
-    return env if cgo else {**env, "CGO_ENABLED": "0"}
+def _make_kubernetes(target: Path) -> None:
+    # The library first, and once: builds that run at the same time would each compile it.
+    lanes.side_by_side(_compile_library, lambda: _download(KUBERNETES.module))
+    _build(KUBERNETES, target, "about 12 minutes on two cores the first time")
+    link(target)
+
+
+def _compile_library() -> None:
+    with step("compile Go's standard library"):
+        _go(["go", "build", "std"], "std", RECIPE / KUBERNETES.module)
+
+
+def _make_others(target: Path) -> None:
+    for module in dict.fromkeys(build.module for build in OTHERS if build.module):
+        _download(module)
+    for build in OTHERS:
+        _build(build, target)
+    source = RECIPE / "pause" / "pause.c"
+    run(["gcc", "-Os", "-static", "-s", "-o", target / "pause", source], _log("pause"))
+
+
+def _download(module: str) -> None:
+    with step(f"download the Go modules of {module}"):
+        _go(["go", "mod", "download"], module, RECIPE / module)
+
+
+def _build(build: Build, target: Path, hint: str = "") -> None:
+    with step(build.title, hint):
+        _go(
+            build.command(target), build.module or build.programs[0], RECIPE / build.module, GOBIN=str(target)
+        )
+
+
+def _go(command: list[str], name: str, cwd: Path, **settings: str) -> None:
+    run(command, _log(name), env=_environment() | settings, cwd=cwd, seconds_max=BUILD_SECONDS_MAX)
+
+
+def _log(name: str) -> Path:
+    """A log for each of those that work side by side."""
+    return cache.root() / "logs" / f"programs-{name}.log"
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, **_SETTINGS}

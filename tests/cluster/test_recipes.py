@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -26,6 +27,31 @@ def test_the_needed_go_is_the_newest_that_a_module_asks_for() -> None:
         if (found := re.search(r"^go (\d+)\.(\d+)", path.read_text(), re.MULTILINE))
     ]
     assert max(asked) == programs.GO_VERSION_MIN
+
+
+def test_the_one_program_of_kubernetes_knows_each_name_that_it_gets() -> None:
+    source = (programs.RECIPE / "k8s" / "main.go").read_text()
+    assert set(re.findall(r'^\t"([a-z-]+)": ', source, re.MULTILINE)) == set(programs.KUBERNETES.links)
+
+
+def test_a_link_runs_the_program_by_its_own_name(tmp_path: Path) -> None:
+    program = tmp_path / programs.KUBERNETES.programs[0]
+    program.write_text('#!/bin/sh\necho "${0##*/} $1"\n')
+    program.chmod(0o755)
+    programs.link(tmp_path, ["kubectl"])
+    said = subprocess.run([tmp_path / "kubectl", "get"], capture_output=True, text=True, check=True)
+    assert said.stdout == "kubectl get\n"
+
+
+def test_a_layer_has_the_links_beside_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "kubernetes"
+    program.write_text("x")
+    archive.Archive(tmp_path).layer_of_program(program, "usr/local/bin/kubernetes", ["kubelet"])
+    with tarfile.open(tmp_path / "kubernetes.layer") as layer:
+        assert layer.getnames() == ["usr/local/bin/kubernetes", "usr/local/bin/kubelet"]
+        link = layer.extractfile("usr/local/bin/kubelet")
+        assert link is not None
+        assert link.read() == b"x"
 
 
 @pytest.mark.parametrize("name", [*images.NAMES, *images.ON_REQUEST])

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the file system of a kind node in $ROOT (a copy of a small Debian) out of packages, kind's own files and our
-# programs. Wants: ROOT, KIND (unpacked module of kind), BIN (folder of programs), VERSION (of Kubernetes, "v1.x.y").
+# Makes the file system of a kind node in $ROOT (a copy of a small Debian) out of packages and kind's own files, without
+# our programs. Wants: ROOT, KIND (unpacked module of kind), VERSION (of Kubernetes, "v1.x.y").
 set -euo pipefail
 FILES=$KIND/images/base/files
 
@@ -52,5 +52,4 @@ sed -i 's/^    mode=legacy$/    mode=nft/' "$ROOT/usr/local/bin/entrypoint"
 for d in usr/share/doc usr/share/man usr/share/locale usr/share/info var/cache/apt var/lib/apt/lists var/log var/cache/debconf usr/lib/cni; do
   rm -rf "${ROOT:?}/$d"/*
 done
-install -m755 "$BIN"/{kubelet,kubeadm,kubectl} "$ROOT/usr/bin/"
 printf '%s' "$VERSION" > "$ROOT/kind/version"
