@@ -79,10 +79,10 @@ def run(report: Report, quick: bool) -> None:
     redis_program()
     found, pace = Found(), QUICK if quick else FULL
     try:
+        measure_memory(found, pace)
         for number in range(pace.rounds):
             say(f"round {number + 1}")
             _round(found, pace)
-        _measure_memory(found, pace)
     finally:
         fill(report, found)
         report.goals += goals(report.sections[0].rows, found.memory)
@@ -173,7 +173,8 @@ def _cpu(pids: Sequence[int]) -> float:
     return sum(map(machine.cpu_seconds, pids))
 
 
-def _measure_memory(found: Found, pace: Pace) -> None:
+def measure_memory(found: Found, pace: Pace) -> None:
+    """Add a row for each system: what all servers use once the entries are there."""
     with stele() as running:
         found.memory.append(_memory_of(SMART, running, pace))
     for name in PEERS:

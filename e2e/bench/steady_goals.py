@@ -33,7 +33,7 @@ def goals(rows: Sequence[Row], memory: Sequence[Row]) -> list[Goal]:
         for case in CASES
         for system, client in _CLIENTS.items()
     ]
-    return [*requests, _memory({row["system"]: row["bytes_per_entry"] for row in memory})]
+    return [*requests, memory_goal(memory)]
 
 
 def _requests(case: Case, client: str, row: Row) -> Goal:
@@ -56,7 +56,9 @@ def _bounds(case: Case) -> Bounds:
     return _WRITES if case.size_bytes < _SMALL_BYTES else _LARGE_WRITES
 
 
-def _memory(per_entry: dict[str, float]) -> Goal:
+def memory_goal(rows: Sequence[Row]) -> Goal:
+    """What an entry takes in memory, out of one row for each system."""
+    per_entry = {row["system"]: row["bytes_per_entry"] for row in rows}
     text = f"memory of an entry of 100 B: at most {factor(MEMORY_OF_PEER_MAX)} of the better peer's"
     ours, peers = per_entry.get(SMART), [per_entry[name] for name in PEERS if name in per_entry]
     of_peer = ratio(ours, min(peers, default=None))

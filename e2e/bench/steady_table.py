@@ -204,6 +204,11 @@ def fill(report: Report, found: Found) -> None:
     report.section(title, _COLUMNS, _TRANSACTIONS_NOTE).rows += rows(TRANSACTION_CASES)
     report.section("A copy at every member", _COLUMNS, _COPIES_NOTE).rows += rows(COPIES_CASES)
     report.section("What the disk allows", _DISK_COLUMNS, _DISK_NOTE).rows += _disk_rows(found)
+    memory_section(report, found)
+
+
+def memory_section(report: Report, found: Found) -> None:
+    """Add the table of memory."""
     report.section("Memory of an entry", _MEMORY_COLUMNS, _MEMORY_NOTE).rows += found.memory
 
 

@@ -136,9 +136,7 @@ async def test_a_member_that_leaves_is_told_of_its_last_rows_before_it_ends(
     harness = await formed(members=3, partitions=6)
     pod, left, exchange = harness.world.pods[2], harness.world.volumes[2], harness.net.exchange
 
-    async def no_last_rows(
-        address: str, request: ExchangeRequest, deadline_seconds: float
-    ) -> ExchangeReply:
+    async def no_last_rows(address: str, request: ExchangeRequest, deadline_seconds: float) -> ExchangeReply:
         if address == pod.address and request.rows and not harness.held(2):
             raise Unavailable("the rows are lost")
         return await exchange(address, request, deadline_seconds)
