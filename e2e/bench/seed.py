@@ -35,7 +35,7 @@ from e2e.cluster import cache
 from e2e.cluster.steps import say
 
 TITLE = (
-    "members leave, join, stop and are lost, beside Hazelcast: the seeds' benchmark (hours; quick: 20 minutes)"
+    "members leave, join, stop and are lost, beside Hazelcast: the seeds' benchmark (hours; quick: 20 min)"
 )
 LOAD_SECONDS_MAX = 300.0
 WARM_SECONDS, QUICK_WARM_SECONDS = 10.0, 3.0
