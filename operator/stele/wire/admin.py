@@ -108,8 +108,8 @@ class TabletChecksum(msgspec.Struct, frozen=True):
 
     `end` is the name of the last one that was read (URL-safe base64 of the keyspace's length, the keyspace
     and the key; empty without one), `more` whether others may follow. `entries` and `checksum` (128 bits, the
-    sum of all entries' hashes, in hex) leave out expired ones, `bytes` does not. `items` are names with
-    hashes, if they were asked for.
+    sum of all entries' hashes, in hex) leave out those that had expired at `now_ms` (Unix milliseconds; 0
+    from members that do not say it), `bytes` does not. `items` are names with hashes, if they were asked for.
     """
 
     partition: int
@@ -121,6 +121,7 @@ class TabletChecksum(msgspec.Struct, frozen=True):
     bytes: int
     checksum: str
     items: tuple[tuple[str, str], ...] = ()
+    now_ms: int = 0
 
 
 class SessionFacts(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import mmh3
 
@@ -24,14 +24,15 @@ def tablet_checksum(node: Node, replica: Replica, query: Mapping[str, str]) -> T
     """Return the checksum of the entries after a name, up to another one or as far as one answer goes.
 
     It runs in one turn of the event loop, so data and applied OpId belong together. Entries that had expired
-    at `now_ms` of the query are left out: copies lack some of them. Raises BadInput for names that are none.
+    at `now_ms` of the query, by default this member's time, are left out: copies lack some of them. Raises
+    BadInput for names that are none.
     """
     after, until = _name(query, "after"), _name(query, "until")
     partition, generation = replica.partition, replica.generation
     head, end = keys.user_head(partition, generation), keys.tablet_range(partition, generation)[1]
     begin = head if after is None else head + after + b"\0"
     last = end if until is None else min(end, head + until + b"\0")
-    now_ms, times = _now_ms(query), 1 if until is None else 2
+    now_ms, times = _now_ms(query, node.background.wall), 1 if until is None else 2
     most, bytes_max = CHECKSUM_ENTRIES_MAX * times, limits.SCAN_BYTES * times
     stored = node.engine.get(keys.meta_key(partition, generation, APPLIED))
     page = node.engine.scan(begin, last, most, bytes_max) if begin < last else []
@@ -51,6 +52,7 @@ def tablet_checksum(node: Node, replica: Replica, query: Mapping[str, str]) -> T
         size,
         f"{sum(number for _, number in hashes) % _WHOLE:032x}",
         tuple((_text(name), f"{number:032x}") for name, number in hashes) if "entries" in query else (),
+        now_ms,
     )
 
 
@@ -62,8 +64,10 @@ def _text(name: bytes) -> str:
     return base64.urlsafe_b64encode(name).decode()
 
 
-def _now_ms(query: Mapping[str, str]) -> int:
-    text = query.get("now_ms", "0")
+def _now_ms(query: Mapping[str, str], wall: Callable[[], float]) -> int:
+    text = query.get("now_ms")
+    if text is None:
+        return int(wall() * 1000)
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise BadInput(f"now_ms is {text[:40]!r}; expected milliseconds since 1970")
     return int(text)
