@@ -33,13 +33,15 @@ async def asked(
     async def one(self: Console, name: str) -> object:
         return SimpleNamespace()
 
-    async def table(self: Console, name: str) -> object:
-        members = [Member(n, f"m{n}", f"u{n}", "") for n in range(2)]
-        stored = tuple(Partition(1, row) for row in rows)
-        return SimpleNamespace(head=SimpleNamespace(members=members), rows=stored)
+    async def head(self: Console, name: str) -> object:
+        return SimpleNamespace(members=[Member(n, f"m{n}", f"u{n}", "") for n in range(2)], rows=len(rows))
+
+    async def shard(self: Console, name: str, head: object, number: int) -> object:
+        return tuple(Partition(1, row) for row in rows)
 
     monkeypatch.setattr(Console, "cluster", one)
-    monkeypatch.setattr(Console, "table", table)
+    monkeypatch.setattr(Console, "table_head", head)
+    monkeypatch.setattr(Console, "table_shard", shard)
     async with cluster(folder, 2, partitions=PARTITIONS) as made, shell(run, folder, made) as ask:
         for partition in range(PARTITIONS):
             for number in range(5):
@@ -115,7 +117,7 @@ async def test_the_member_says_the_same_of_the_same_entries(tmp_path: Path) -> N
 
         async def checksum(member: int, query: str = "") -> TabletChecksum:
             place = made.members[member]
-            url = f"http://{place.host}:{place.ports[2]}/v1/checksum?partition=0{query}"
+            url = f"http://{place.host}:{place.ports[2]}/v1/checksum?partition=0&now_ms=1{query}"
             async with made.http.get(url) as answer:
                 assert answer.status == 200, await answer.text()
                 return msgspec.json.decode(await answer.read(), type=TabletChecksum)

@@ -4,6 +4,9 @@ A stretch of entries is read at the owner, then at the replica once it has appli
 again once that has applied as much as the replica. An entry that is the same in both answers of the owner,
 and another one at the replica, differs, unless it changed and changed back meanwhile: so it has to be seen
 ROUNDS_MAX times.
+
+Copies lack entries that expired long ago, so expired ones do not count. When the owner is asked first, it
+says by which time it left them out, and the answers that are compared with this one are for the same time.
 """
 
 import asyncio
@@ -27,7 +30,7 @@ LAG_SECONDS_MAX = 30.0
 LAG_POLL_SECONDS = 0.2
 
 Ask = Callable[[str, dict[str, str]], Awaitable["TabletChecksum"]]
-"""Asks a member, with a query."""
+"""Asks a member, with a query. Without `now_ms` in it the answer says what time it is."""
 Hashes = dict[str, str]
 
 
@@ -54,7 +57,7 @@ class Stretch:
 
 async def compare(ask: Ask, owner: str, replica: str, stretch: Stretch, first: "TabletChecksum") -> Found:
     """Compare a replica with what the owner answered first. Raises Unavailable for one that lags."""
-    other = await _at_least(ask, replica, stretch.query(entries=False), first)
+    other = await _at_least(ask, replica, stretch.query(entries=False) | _time_of(first), first)
     if (other.entries, other.checksum) == (first.entries, first.checksum):
         return Found()
     different, wrong = await _round(ask, owner, replica, stretch)
@@ -71,6 +74,7 @@ async def _round(ask: Ask, owner: str, replica: str, stretch: Stretch) -> tuple[
     """Return the entries that differ, and those together with what may only have changed meanwhile."""
     query = stretch.query(entries=True)
     before = await ask(owner, query)
+    query |= _time_of(before)
     between = await _at_least(ask, replica, query, before)
     after = await _at_least(ask, owner, query, between)
     one, other, two = (dict(each.items) for each in (before, between, after))
@@ -79,6 +83,11 @@ async def _round(ask: Ask, owner: str, replica: str, stretch: Stretch) -> tuple[
     }
     wrong = {name for name in names if other.get(name) not in (one.get(name), two.get(name))}
     return {name for name in wrong if one.get(name) == two.get(name)}, wrong
+
+
+def _time_of(answer: "TabletChecksum") -> dict[str, str]:
+    """Return the part of a query that asks for the time of another answer."""
+    return {"now_ms": str(answer.now_ms)}
 
 
 def _is_read(name: str, *answers: "TabletChecksum") -> bool:

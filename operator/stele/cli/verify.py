@@ -1,15 +1,17 @@
 """`kubectl stele verify`: compares every replica with its owner while clients write."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stele.cli import output as out
 from stele.cli.comparison import Stretch, compare, name_of
 from stele.cli.options import OutputOption, Where, on_cluster
+from stele.cli.row_reader import PlacedRow, RowReader
 from stele.cli.status import ClusterArgument
 from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, Corrupt, Refused, SteleError
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 RATE = 20_000_000
 """Bytes of data that members read in a second, all together, unless --rate says another number."""
 TRIES_MAX = 3
-"""How often a partition is compared anew when its row changed meanwhile."""
+"""How often a partition is compared whose row changes meanwhile."""
 TRY_SECONDS = 1.0
 DIFFERENCES_MAX = 1_000
 """Entries that are named of one replica; the others are counted."""
@@ -113,16 +115,14 @@ class _Run:
 
     def __init__(self, console: "Console", cluster: str, rate: int) -> None:
         self._console, self._cluster, self._rate = console, cluster, rate
+        self._rows = RowReader(console, cluster)
         self._verdict = Verdict()
-        self._now_ms = 0
+        self._without_time: set[str] = set()
 
     async def run(self, partitions: Sequence[int] | None) -> Verdict:
         """Compare these partitions, or all. Raises NotFound and BadInput for what is not there."""
-        from time import time
-
-        self._now_ms = int(time() * 1000)
         await self._console.cluster(self._cluster)
-        number_of = len((await self._console.table(self._cluster)).rows)
+        number_of = await self._rows.count()
         for wrong in [each for each in partitions or () if each >= number_of]:
             raise BadInput(
                 f"there is no partition {wrong} in {self._cluster}; the last one is {number_of - 1}"
@@ -135,31 +135,39 @@ class _Run:
         return self._verdict
 
     async def _partition(self, number: int) -> None:
-        """Compare one, anew when its row changed meanwhile."""
+        """Compare one, again when its row had changed: what was found then says nothing."""
+        row = await self._rows.row(number)
         for left in reversed(range(TRIES_MAX)):
-            head, row = await self._row(number)
-            names = [head.get(index, f"(member {index})") for index in row.replicas if index is not None]
-            if row.owner is None:
-                self._verdict.skipped.append(f"partition {number} has no owner")
-                return
-            try:
-                found = await self._replicas(number, names[0], names[1:])
-            except (Corrupt, Refused):
-                raise
-            except SteleError as error:
-                if (await self._row(number))[1] == row or not left:
-                    self._verdict.skipped.append(f"partition {number}: {error.text}")
-                    return
+            found, problem = await self._compared(number, row)
+            if not found and not problem:
+                break
+            before, row = row, await self._rows.row(number, fresh=True)
+            if row == before:
+                break
+            if left:
                 await asyncio.sleep(TRY_SECONDS)
-                continue
-            self._verdict.partitions += 1
-            self._verdict.replicas += len(names) - 1
-            self._verdict.differences += found
-            return
+        else:
+            found, problem = [], f"partition {number}: its row changed {TRIES_MAX} times meanwhile"
+        self._note(row, found, problem)
 
-    async def _row(self, number: int) -> tuple[dict[int, str], Any]:
-        table = await self._console.table(self._cluster)
-        return {each.index: each.name for each in table.head.members}, table.rows[number]
+    async def _compared(self, number: int, row: PlacedRow) -> tuple[list[Difference], str]:
+        """Return what differs in a partition with this row, and why it could not be compared, if so."""
+        if not row.names:
+            return [], f"partition {number} has no owner"
+        try:
+            return await self._replicas(number, row.names[0], row.names[1:]), ""
+        except (Corrupt, Refused):
+            raise
+        except SteleError as error:
+            return [], f"partition {number}: {error.text}"
+
+    def _note(self, row: PlacedRow, found: list[Difference], problem: str) -> None:
+        if problem:
+            self._verdict.skipped.append(problem)
+            return
+        self._verdict.partitions += 1
+        self._verdict.replicas += len(row.names) - 1
+        self._verdict.differences += found
 
     async def _replicas(self, number: int, owner: str, others: Sequence[str]) -> list[Difference]:
         """Compare stretch by stretch, so that neither side keeps anything for it."""
@@ -189,12 +197,28 @@ class _Run:
         ]
 
     async def _ask(self, number: int, member: str, query: dict[str, str]) -> "TabletChecksum":
-        """Ask, and wait for as long as the rate of bytes demands."""
+        """Ask, and wait for as long as the rate of bytes demands. The answer says for which time it is.
+
+        A member of a release that does not say its time is asked for that of this machine.
+        """
+        import msgspec
+
+        given = query | {"partition": str(number)}
+        if "now_ms" not in given and member in self._without_time:
+            given["now_ms"] = str(int(time.time() * 1000))
+        answer = await self._asked(member, given)
+        if "now_ms" in given:
+            return msgspec.structs.replace(answer, now_ms=int(given["now_ms"]))
+        if answer.now_ms:
+            return answer
+        self._without_time.add(member)
+        return await self._ask(number, member, query)
+
+    async def _asked(self, member: str, query: dict[str, str]) -> "TabletChecksum":
         from stele.wire.admin import TabletChecksum
 
-        given = query | {"partition": str(number), "now_ms": str(self._now_ms)}
         try:
-            answer = await self._console.ask_member("GET", member, "/v1/checksum", TabletChecksum, **given)
+            answer = await self._console.ask_member("GET", member, "/v1/checksum", TabletChecksum, **query)
         except SteleError as error:
             if "404: Not Found" in error.text:
                 text = f"{member} runs a release without checksums: update the cluster first"

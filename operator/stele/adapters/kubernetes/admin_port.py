@@ -47,6 +47,7 @@ class AdminPort:
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
         self._admins: dict[str, Admin | str] = {}
+        self._clusters: dict[str, str] = {}
 
     async def ask(self, method: str, member: str, path: str, query: Query) -> tuple[int, bytes]:
         """Return status and body of the answer.
@@ -109,13 +110,19 @@ class AdminPort:
         return Asked(self._namespace, member, ADMIN_PORT, Role.MEMBER, member)
 
     async def _admin(self, member: str) -> Admin | str:
-        """Return what to ask a member with; for a plain request, why there is no certificate for it."""
+        """Return what to ask a member with; for a plain request, why there is no certificate for it.
+
+        Both are read once: a command may ask a member many thousand times.
+        """
+        if (known := self._clusters.get(member)) is not None:
+            return self._admins[known]
         cluster = await self._cluster_of(member)
         if cluster is None:
             return ""
         name = cluster.metadata.name
         if name not in self._admins:
             self._admins[name] = await self._admin_of(cluster)
+        self._clusters[member] = name
         return self._admins[name]
 
     async def _cluster_of(self, member: str) -> TabletCluster | None:

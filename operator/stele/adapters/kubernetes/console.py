@@ -27,6 +27,7 @@ from stele.adapters.kubernetes.api import (
     REBALANCES,
     REVISIONS,
     SECRETS,
+    USERS,
     Api,
     Kind,
     NotFound,
@@ -40,7 +41,7 @@ from stele.adapters.kubernetes.report_source import ReportSource
 from stele.adapters.members.client import ADMIN_PORT
 from stele.core.table.table import Partition
 from stele.errors import BadInput, Conflict, Corrupt, Refused, SteleError, Unavailable
-from stele.model import API_VERSION, TabletCluster, TabletMember, TabletRebalance
+from stele.model import API_VERSION, TabletCluster, TabletMember, TabletRebalance, TabletUser
 from stele.model.common import Resource, Unreadable
 from stele.model.ownership import CLUSTER_UID_LABEL
 from stele.model.rollout import Revision
@@ -134,6 +135,11 @@ class Console:
         """Return the data of a Secret, in base64. Raises NotFound, and Refused without the right to it."""
         return (await self._api.get(SECRETS, self.namespace, name)).get("data") or {}
 
+    async def users(self, cluster: str) -> list[TabletUser]:
+        """Return the TabletUsers of a cluster."""
+        found = await self._list(USERS, TabletUser)
+        return [each for each in found if each.spec.cluster == cluster]
+
     async def all_rebalances(self) -> list[TabletRebalance]:
         """Return the plans of all clusters that still exist."""
         return await self._list(REBALANCES, TabletRebalance)
@@ -222,16 +228,24 @@ class Console:
 
         Raises NotFound when there is none yet, Corrupt when it is inconsistent.
         """
+        head = await self.table_head(cluster)
+        rows: list[Partition] = []
+        for number in range(shard_count(head.rows)):
+            rows += await self.table_shard(cluster, head, number)
+        return Table(head, tuple(rows))
+
+    async def table_head(self, cluster: str) -> Head:
+        """Return what the table says of the whole cluster, in one read. Raises as `table` does."""
         try:
-            head = decode_head(await self._config_map(f"{cluster}-table"))
+            return decode_head(await self._config_map(f"{cluster}-table"))
         except NotFound:
             text = f'"{cluster}" has no partition table yet: no operator has taken it over; check the logs'
             raise NotFound(text) from None
-        rows: list[Partition] = []
-        for number in range(shard_count(head.rows)):
-            data = await self._config_map(f"{cluster}-table-{number}")
-            rows += decode_shard(data, number, head.rows).rows
-        return Table(head, tuple(rows))
+
+    async def table_shard(self, cluster: str, head: Head, number: int) -> tuple[Partition, ...]:
+        """Return the rows of one shard of SHARD_PARTITIONS, in one read. Raises as `table` does."""
+        data = await self._config_map(f"{cluster}-table-{number}")
+        return decode_shard(data, number, head.rows).rows
 
     async def ask_member(self, method: str, member: str, path: str, form: type[T], **query: str) -> T:
         """Return a member's answer at its admin port, which must have this form.
