@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.control.commands import ClusterState
-from stele.model import TabletCluster, TabletMember, TabletRebalance, Unreadable
+from stele.model import TabletCluster, TabletMember, TabletRebalance, TabletUser, Unreadable
 from stele.model.cluster import EngineChoice, Fsync
 from stele.model.common import parse_quantity, quantity_bytes
 from stele.model.rebalance import CountsByType
@@ -50,6 +50,23 @@ def test_defaults() -> None:
 
 def test_fields_of_a_newer_version_are_left_out() -> None:
     assert "shine" not in read(shine=True).spec.to_dict()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"acl": [">hunter22pw" + "x" * 300]},
+        {"acl": {"rules": ">hunter22pw"}},
+        {"acl": ["+get", {"rule": ">hunter22pw"}]},
+        {"acl": [">hunter22pw"], "cluster": None},
+    ],
+)
+def test_an_error_does_not_repeat_what_may_be_a_password(spec: dict[str, Any]) -> None:
+    found = TabletUser.read({"metadata": {"name": "shop"}, "spec": {"cluster": "demo", **spec}})
+    assert isinstance(found, Unreadable)
+    assert "hunter22" not in str(found)
+    missing = TabletUser.read({"metadata": {"name": "shop"}, "spec": {"acl": [">hunter22pw"]}})
+    assert "spec.cluster is (not shown): Field required" in str(missing)
 
 
 def test_numbers_are_quantities_too() -> None:

@@ -90,6 +90,7 @@ def raw(**fields):
         ({"passwords": [f"scrypt:131072:1:1:{SALT.hex()}:{'0' * 64}"]}, "N a power of 2 below 2^(16*R)"),
         ({"passwords": [f"scrypt:1024:8:1:00:{'0' * 64}"]}, "expected 16 to 64 bytes"),
         ({"rules": ["+nosuch"]}, "rules: Error in ACL rule '+nosuch'"),
+        ({"rules": [">hunter22pw"]}, "rules: Error in ACL rule '>...': passwords are no rules"),
         ({"keyspaces": ["7"]}, "keyspaces: keyspace is '7'"),
         ({"connections_max": -1}, "$.users[0].connections_max"),
         ({"bytes_per_second": 5}, "bytes_per_second is 5; expected 0, or 1024 to"),

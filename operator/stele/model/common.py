@@ -5,10 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 
@@ -25,6 +28,9 @@ QUANTITY_LENGTH = 32
 
 SHOWN_LENGTH = 80
 """Characters of an invalid value that an error message repeats."""
+
+NOT_SHOWN = "(not shown)"
+"""What an error message has in place of a value that may be a password."""
 
 ALL = "x-kubernetes-validations"
 """Key of the CEL rules in a structural schema."""
@@ -248,6 +254,8 @@ class Resource(Model):
 
     KIND: ClassVar[str]
     PLURAL: ClassVar[str]
+    PRIVATE: ClassVar[str] = ""
+    """Path of a field in which people may write a password: errors do not repeat what it has."""
 
     api_version: str = API_VERSION
     kind: str = ""
@@ -267,23 +275,33 @@ class Resource(Model):
         try:
             return cls.model_validate(stored)
         except ValidationError as error:
-            problems = _problems(error)
+            problems = _problems(error, cls.PRIVATE)
         if isinstance(stored, Mapping) and all(problem.field.startswith("status") for problem in problems):
             return cls.read({key: value for key, value in stored.items() if key != "status"})
         named = _meta(stored, "namespace", "?"), _meta(stored, "name", "?")
         return Unreadable(cls.KIND, *named, problems, _meta(stored, "generation", 0))
 
 
-def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
+def _problems(error: ValidationError, private: str) -> tuple[FieldProblem, ...]:
     details = error.errors(include_url=False, include_context=False)
     return tuple(
         FieldProblem(
-            ".".join(str(part) for part in detail["loc"]) or "the object",
-            shown(detail["input"]),
+            _path(detail["loc"]) or "the object",
+            NOT_SHOWN if private and _has(detail, private) else shown(detail["input"]),
             detail["msg"],
         )
         for detail in details
     )
+
+
+def _path(parts: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, parts))
+
+
+def _has(detail: "ErrorDetails", private: str) -> bool:
+    """Return whether what is wrong, or lacks a field, has this field or is part of it."""
+    value = _path(detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"])
+    return not value or f"{value}.".startswith(f"{private}.") or f"{private}.".startswith(f"{value}.")
 
 
 def shown(value: object) -> str:

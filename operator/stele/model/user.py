@@ -182,6 +182,7 @@ class TabletUser(Resource):
 
     KIND: ClassVar[str] = "TabletUser"
     PLURAL: ClassVar[str] = "tabletusers"
+    PRIVATE: ClassVar[str] = "spec.acl"
 
     model_config = ConfigDict(
         json_schema_extra=cel(

@@ -97,6 +97,16 @@ def test_a_wrong_rule_is_named_with_what_was_expected(rule, text):
     assert str(caught.value).startswith("Error in ACL rule '")
 
 
+@pytest.mark.parametrize(
+    "rule", [">{}", "<{}", "#{}", "!{}", ">{} more", "on >{}", " >{}", "~a\t<{}", ">" + "{}" * RULE_BYTES_MAX]
+)
+def test_an_error_does_not_repeat_a_password(rule):
+    with pytest.raises(RuleError) as caught:
+        compile_user("u", [rule.format(*["hunter22pw"] * RULE_BYTES_MAX)])
+    assert "hunter22" not in str(caught.value)
+    assert "...': " in str(caught.value)
+
+
 def test_a_user_that_is_locked_out_stays_so_whatever_its_rules_say():
     found = [
         compile_user("u", rules, active=active).active

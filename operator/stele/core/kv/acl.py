@@ -4,6 +4,7 @@ The rules are those of ACL SETUSER without passwords and selectors, which a file
 A user may besides be limited to some keyspaces. Patterns are bounded, so a check takes bounded time.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -250,7 +251,17 @@ _EXPECTED = (
 
 
 def _wrong(rule: Rule, text: str) -> RuleError:
-    return RuleError(f"Error in ACL rule '{text_of(rule.encode(errors='replace'))}': {text}")
+    return RuleError(
+        f"Error in ACL rule '{text_of(without_password(rule).encode(errors='replace'))}': {text}"
+    )
+
+
+_PASSWORD = re.compile(r"((?:^|\s)[><#!]).+", re.DOTALL)
+
+
+def without_password(rule: Rule) -> Rule:
+    """Return a rule for people to read: dots stand for a password, or its hash, and all that follows."""
+    return _PASSWORD.sub(r"\1...", rule)
 
 
 def _all_commands(user: User) -> User:
