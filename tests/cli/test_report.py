@@ -3,6 +3,7 @@
 import json
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from stele.cli import report
 from stele.cli.redaction import LEFT_OUT, text_without_secrets, without_secrets
 from tests.cli.conftest import Ran, Run
 from tests.cli.served_objects import cluster, listing, member, plan, pod
-from tests.cli.test_tablets import Shell
+from tests.cli.test_tablets import Shell, answer, page_of
 
 PLANTED = "hunter2planted"
 JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJ{PLANTED}.sig-{PLANTED}"
@@ -31,6 +32,16 @@ LINES = [
     f"requirepass: '{PLANTED}'",
     f"STELE_POD_TOKEN: {PLANTED}",
     f"user app on >{PLANTED} ~*",
+    f'acl: [">{PLANTED}"]',
+    f"acl: [<{PLANTED}, on]",
+    f"- '!{PLANTED}'",
+    f'"ACL" "SETUSER" "app" "#{PLANTED}" "on"',
+    f"Error in ACL rule '>{PLANTED}': passwords are no rules",
+    f"Error in ACL rule '!it's {PLANTED}': passwords are no rules",
+    rf"{{\"acl\": [\"<{PLANTED}\"]}}",
+    rf'{{"acl": ["\u003e{PLANTED}"]}}',
+    rf"['on', '>a\'{PLANTED}']",
+    f"rules are on,>{PLANTED}",
     JWT,
     KEY,
 ]
@@ -75,6 +86,13 @@ def objects() -> dict[str, list[Any]]:
     }
     running = pod("demo-0", "member", "transfer", restarts=1)
     running["spec"]["containers"][0] |= {"image": "stele-member:1", "env": TEMPLATE["env"]}
+    rules = [*(f"{mark}{PLANTED}" for mark in "><#!"), ">7", "on <8", "+get", "~orders:*"]
+    fault = f"spec.acl: Error in ACL rule '>{PLANTED}': passwords are no rules"
+    user = {
+        "metadata": {"name": "shop", **here},
+        "spec": {"cluster": "demo", "acl": rules},
+        "status": {"conditions": [{"type": "Ready", "message": fault}]},
+    }
     events = [
         {"metadata": {"name": str(n), **here}, "involvedObject": {"name": "demo-0"}, "message": line}
         for n, line in enumerate(LINES)
@@ -83,6 +101,7 @@ def objects() -> dict[str, list[Any]]:
     return {
         "tabletclusters": [stored, cluster("other")],
         "tabletmembers": [member(0), member(0, "other")],
+        "tabletusers": [user],
         "tabletrebalances": [plan(reason=f"password={PLANTED}")],
         "pods": [running, pod("other-0", "member", of="other")],
         "persistentvolumeclaims": [claim],
@@ -151,6 +170,9 @@ async def test_a_bundle_has_everything_but_secrets(run: Run, tmp_path: Path) -> 
     assert [each["metadata"]["name"] for each in json.loads(files["demo/objects/configmaps.json"])] == [
         "demo-table"
     ]
+    (user,) = json.loads(files["demo/objects/tabletusers.json"])
+    marks = [f"{mark}{LEFT_OUT}" for mark in (">", "<", "#", "!", ">", "on <")]
+    assert user["spec"]["acl"] == [*marks, "+get", "~orders:*"]
     assert "foreign" not in files["demo/objects/events.json"]
     assert "v1.34.1" in files["demo/versions.json"]
     assert "stele-member:1" in files["demo/versions.json"]
@@ -172,7 +194,7 @@ async def test_what_cannot_be_read_is_named_and_the_rest_is_there(run: Run, tmp_
         "objects/events.json",
         "members/demo-0/sessions.json",
     ]
-    assert "5 things could not be read; errors.txt in it names them" in ran.err
+    assert "5 things could not be read, or not whole; errors.txt in it names them" in ran.err
     assert "demo/members/demo-0/tablets.json" in files
 
 
@@ -203,15 +225,81 @@ async def test_a_file_that_is_there_and_a_cluster_that_is_not(run: Run, tmp_path
 async def test_large_logs_and_bundles_are_cut(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a log its end stays: what happened last."""
     monkeypatch.setattr(report, "LOG_BYTES_MAX", 50)
     _, files = await written(run, tmp_path)
-    assert files["demo/logs/demo-0/member.log"].endswith("(the rest is left out: 50 bytes)\n")
+    cut = "what comes before the last 50 bytes is left out"
+    assert files["demo/logs/demo-0/member.log"] == f"({cut})\n{STAMP} the end\n"
+    assert f"logs/demo-0/member.log: {cut}" in files["demo/errors.txt"].splitlines()
     (tmp_path / "bundle.tar.gz").unlink()
     monkeypatch.setattr(report, "REPORT_BYTES_MAX", 4_000)
     ran, files = await written(run, tmp_path)
     assert ran.code == 0
     assert "bytes more than the 4000 of a report" in files.pop("demo/errors.txt")
     assert sum(map(len, files.values())) <= 4_000
+
+
+async def test_the_rest_of_a_key_is_left_out_where_a_log_begins(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def log(_: web.Request) -> web.Response:
+        lines = ["begins", *KEY.splitlines(), "then", "the end"]
+        return web.Response(text="".join(f"{STAMP} {line}\n" for line in lines))
+
+    size = len(f"{STAMP} {PLANTED}\n{STAMP} {KEY.splitlines()[-1]}\n{STAMP} then\n{STAMP} the end\n")
+    monkeypatch.setattr(report, "LOG_BYTES_MAX", size)
+    _, files = await written(run, tmp_path, log=log)
+    _, *lines = files["demo/logs/demo-0/member.log"].splitlines()
+    assert lines == [LEFT_OUT, f"{STAMP} then", f"{STAMP} the end"]
+
+
+async def tablets_of(
+    run: Run, folder: Path, answers: dict[str, web.Response | Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """What the bundle has of a member that answers to `after` like this, and what it says of it."""
+
+    async def proxied(request: web.Request) -> web.Response:
+        if request.match_info["path"] != "v1/tablets":
+            return web.json_response({})
+        found = answers[request.query.get("after", "")]
+        return found if isinstance(found, web.Response) else answer(found)
+
+    _, files = await written(run, folder, proxied=proxied)
+    told = [line for line in files["demo/errors.txt"].splitlines() if "tablets.json" in line]
+    return json.loads(files["demo/members/demo-0/tablets.json"]), told
+
+
+async def test_tablets_of_all_pages_are_in_it(run: Run, tmp_path: Path) -> None:
+    pages = {"": page_of(3, 3), "3": page_of(7, 7), "7": page_of(9, None)}
+    found, told = await tablets_of(run, tmp_path, pages)
+    assert [each["partition"] for each in found["tablets"]] == [3, 7, 9]
+    assert (found["name"], found["next"], told) == ("m0", None, [])
+
+
+@pytest.mark.parametrize(
+    ("second", "pages_max", "partitions", "said"),
+    [
+        (lambda: page_of(7, 3), 9, [3, 7], "has 2 tablets; those after 3 are missing"),
+        (lambda: page_of(7, 1 << 40), 9, [3, 7], "has 2 tablets; those after 1099511627776 are missing"),
+        (lambda: page_of(7, 8), 2, [3, 7], "has 2 tablets; those after 8 are missing"),
+        (lambda: web.Response(status=503), 9, [3], "has 1 tablets; those after 3 are missing: UNAVAILABLE"),
+    ],
+)
+async def test_tablets_that_are_missing_are_said(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    second: Callable[[], Any],
+    pages_max: int,
+    partitions: list[int],
+    said: str,
+) -> None:
+    """Pages that do not go on, too many, and one that cannot be read."""
+    monkeypatch.setattr(report, "TABLET_PAGES_MAX", pages_max)
+    found, told = await tablets_of(run, tmp_path, {"": page_of(3, 3), "3": second()})
+    assert [each["partition"] for each in found["tablets"]] == partitions
+    assert [line.startswith(f"members/demo-0/tablets.json: {said}") for line in told] == [True]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -229,7 +317,11 @@ def test_names_of_secrets_stay() -> None:
     assert text_without_secrets(text) == text
 
 
-@pytest.mark.parametrize("piece", ["a-", "eyJ-", "://a:", "AUTH a ", "<aaaaaaa", "password", "-----BEGIN "])
+PIECES = ["a-", "eyJ-", "://a:", "AUTH a ", "<aaaaaaa", "password", "-----BEGIN "]
+PIECES += ["'>", '"<a', '\\">', "ACL rule '>", "\\u003e", ",!aaaaa"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
 def test_lines_that_fit_no_pattern_take_no_time(piece: str) -> None:
     begun = time.monotonic()
     text_without_secrets(piece * (65_536 // len(piece)))

@@ -23,6 +23,8 @@ _WORDS = (
     r"(?:requirepass|masterauth|redis(?:cli)?_?auth|pass(?:word|wd|phrase)?|secret|token|api[-_]?key|"
     r"credentials?)"
 )
+_MARK = r"(?:[<>#!]|\\{1,4}u003[ce])"
+"""What a rule of a user begins with whose rest is a password, or the hash of one."""
 _TEXTS = (
     re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.S),
     re.compile(r"\beyJ[\w-]{8,2000}\.[\w-]{8,}\.[\w-]*"),
@@ -36,10 +38,22 @@ _VALUES = (
         re.M,
     ),
     re.compile(r"(?i)(--(?:pass(?:word)?|auth|token|secret)[\"',\s=]+|\s-a\s+)([^\s\"',\]]+)"),
-    re.compile(r"()((?<=\s)[<>#][!-~]{6,})(?=\s|$)", re.M),
+    # Rules of users with a password or its hash: in errors, in quotes, in quotes of quoted texts, and bare.
+    re.compile(rf"(\bACL rule '{_MARK})[^\n]+?(?=': |$)", re.I | re.M),
+    re.compile(rf"((?<!\\)([\"']){_MARK})(?:\\.|(?!\2)[^\\\n])++(?=\2)"),
+    re.compile(rf"(\\([\"']){_MARK})[^\n]+?(?=\\\2)"),
+    re.compile(rf"((?:^|[\s\[(,:=]){_MARK})(?!\(left out)\S{{5,}}", re.M),
 )
-"""Values after a word, the part before them being kept. AUTH may have a user before the password; the last
-are passwords in rules of users."""
+"""Values after a word, the part before them being kept. AUTH may have a user before the password."""
+
+_KEY_BEGIN = "-----BEGIN "
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY-----")
+HALF_KEY_CHARACTERS_MAX = 32 * 1024
+"""A key that ends later in a log has begun in it; keys are shorter, also with the time before each line."""
+
+_RULES = frozenset({"acl", "rules"})
+"""Fields with rules of users, in which a password has any length."""
+_PASSWORD = re.compile(r"((?:^|\s)[<>#!]).+", re.S)
 
 
 def without_secrets(stored: Any) -> Any:
@@ -62,9 +76,16 @@ def _field(key: str, value: Any) -> Any:
         return {name: _annotation(name, text) for name, text in value.items()}
     if key == "managedFields":
         return []
+    if key in _RULES:
+        return [_rule(each) for each in value] if isinstance(value, list) else _rule(value)
     if isinstance(value, str) and _SECRET_NAME.search(key):
         return LEFT_OUT
     return without_secrets(value)
+
+
+def _rule(value: Any) -> Any:
+    kept = _PASSWORD.sub(rf"\1{LEFT_OUT}", value) if isinstance(value, str) else value
+    return kept if kept != value else without_secrets(value)
 
 
 def _annotation(name: str, text: str) -> str:
@@ -81,8 +102,16 @@ def text_without_secrets(text: str) -> str:
 
 
 def log_without_secrets(text: str) -> str:
-    """Return a log, each line after its time, in the same way: in lines of JSON, what their fields say."""
-    return "".join(_pieces(text))
+    """Return the end of a log, each line after its time, in the same way; of lines of JSON, their fields."""
+    return "".join(_pieces(_without_half_key(text)))
+
+
+def _without_half_key(text: str) -> str:
+    """Return a log without the rest of a private key whose beginning came before it."""
+    found = _KEY_END.search(text)
+    if found is None or found.start() > HALF_KEY_CHARACTERS_MAX or _KEY_BEGIN in text[: found.start()]:
+        return text
+    return f"{LEFT_OUT}\n{text[found.end() :].lstrip()}"
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import tarfile
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from stele.cli.options import Where, on_cluster
 from stele.cli.part_file import PartFile, check_new
 from stele.cli.redaction import log_without_secrets, text_without_secrets, without_secrets
 from stele.cli.status import ClusterArgument
+from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput, SteleError
 
 if TYPE_CHECKING:
@@ -27,13 +29,19 @@ if TYPE_CHECKING:
 LOG_LINES_MAX = 20_000
 """Lines of one log, the last ones."""
 LOG_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of one log; what comes after them is left out, and said."""
+"""Bytes of one log, the last ones; what comes before them is left out, and said."""
+TABLET_PAGES_MAX = 100
+"""Answers with tablets of one member, 1,000 each; what comes after them is left out, and said."""
 REPORT_BYTES_MAX = 1024 * 1024 * 1024
 """Bytes of all that is in a report, before it is packed; what exceeds them is left out, and said."""
-ASKED = ("status", "tablets", "sessions", "transactions", "quarantine")
-"""What members are asked for at their admin port."""
+ASKED = ("status", "sessions", "transactions", "quarantine")
+"""What members are asked for at their admin port, besides their tablets."""
 
-Entry = tuple[str, Awaitable[bytes]]
+TABLETS = "tablets"
+
+Content = tuple[bytes, str]
+"""What is in a file, and what is missing in it; the latter is empty for a whole one."""
+Entry = tuple[str, Awaitable[Content]]
 
 
 @on_cluster
@@ -64,7 +72,8 @@ def report(
         raise BadInput(f"{target} cannot be written: {error.strerror}") from None
     out.progress(f"{target} has {out.size(target.stat().st_size)}", last=True)
     if missing:
-        out.progress(f"{len(missing)} things could not be read; errors.txt in it names them", last=True)
+        text = f"{len(missing)} things could not be read, or not whole; errors.txt in it names them"
+        out.progress(text, last=True)
     print(target)
 
 
@@ -88,12 +97,19 @@ class _Bundle:
         self._left = REPORT_BYTES_MAX
         self.missing: list[str] = []
 
-    async def add(self, name: str, reading: Awaitable[bytes]) -> None:
+    async def add(self, name: str, reading: Awaitable[Content]) -> None:
         out.progress(f"reading {name}")
         try:
-            self.put(name, await reading)
+            data, cut = await reading
         except SteleError as error:
-            self.missing.append(text_without_secrets(f"{name}: {error}"))
+            self._miss(name, str(error))
+            return
+        self.put(name, data)
+        if cut:
+            self._miss(name, cut)
+
+    def _miss(self, name: str, text: str) -> None:
+        self.missing.append(text_without_secrets(f"{name}: {text}"))
 
     def put(self, name: str, data: bytes) -> None:
         if len(data) > self._left:
@@ -125,6 +141,7 @@ async def _entries(source: "ReportSource") -> AsyncIterator[Entry]:
     for name in await _names(source.member_names):
         for what in ASKED:
             yield f"members/{name}/{what}.json", _json(source.ask(name, f"/v1/{what}"))
+        yield f"members/{name}/{TABLETS}.json", _tablets(source, name)
         yield f"members/{name}/metrics.txt", _text(source.metrics(name))
     for namespace, container in await _names(source.containers):
         at = f"logs/{container.pod}/{container.name}"
@@ -145,24 +162,54 @@ async def _versions(source: "ReportSource") -> Any:
     return {"kubectl-stele": stele.__version__, **await source.versions()}
 
 
-async def _json(reading: Awaitable[Any]) -> bytes:
-    found = without_secrets(await reading)
-    return json.dumps(found, indent=1, ensure_ascii=False, default=str).encode(errors="replace") + b"\n"
+async def _json(reading: Awaitable[Any]) -> Content:
+    return _text_of(await reading), ""
 
 
-async def _text(reading: Awaitable[bytes]) -> bytes:
-    return text_without_secrets((await reading).decode(errors="replace")).encode()
+def _text_of(found: Any) -> bytes:
+    text = json.dumps(without_secrets(found), indent=1, ensure_ascii=False, default=str)
+    return text.encode(errors="replace") + b"\n"
 
 
-async def _log(source: "ReportSource", namespace: str, container: "Container", previous: str) -> bytes:
+async def _text(reading: Awaitable[bytes]) -> Content:
+    return text_without_secrets((await reading).decode(errors="replace")).encode(), ""
+
+
+async def _tablets(source: "ReportSource", member: str) -> Content:
+    """Return all pages of a member's tablets as one document, as far as they go."""
+    whole = await source.ask(member, f"/v1/{TABLETS}")
+    tablets, after, last, why = _tablets_of(whole), whole.get("next"), -1, ""
+    for _ in range(TABLET_PAGES_MAX - 1):
+        if not isinstance(after, int) or not last < after < PARTITIONS_MAX:
+            break
+        try:
+            page = await source.ask(member, f"/v1/{TABLETS}", after=str(after))
+        except SteleError as error:
+            why = f": {error}"
+            break
+        tablets += _tablets_of(page)
+        last, after = after, page.get("next")
+    cut = f"has {len(tablets)} tablets; those after {str(after)[:40]} are missing{why}"
+    return _text_of({**whole, TABLETS: tablets, "next": after}), "" if after is None else cut
+
+
+def _tablets_of(page: dict[str, Any]) -> list[Any]:
+    found = page.get(TABLETS)
+    return found if isinstance(found, list) else []
+
+
+async def _log(source: "ReportSource", namespace: str, container: "Container", previous: str) -> Content:
     """Return the end of a log."""
-    lines, size = list[bytes](), 0
+    lines, size, is_cut = deque[bytes](), 0, False
     query = {"tailLines": str(LOG_LINES_MAX), "previous": previous, "timestamps": "true"}
     async for line in source.log_lines(namespace, container, query):
-        size += len(line) + 1
-        if size > LOG_BYTES_MAX:
-            lines.append(f"(the rest is left out: {LOG_BYTES_MAX} bytes)".encode())
-            break
         lines.append(line)
+        size += len(line) + 1
+        while size > LOG_BYTES_MAX:
+            size, is_cut = size - len(lines.popleft()) - 1, True
     text = b"\n".join([*lines, b""]).decode(errors="replace")
-    return (await asyncio.to_thread(log_without_secrets, text)).encode()
+    data = (await asyncio.to_thread(log_without_secrets, text)).encode()
+    if not is_cut:
+        return data, ""
+    cut = f"what comes before the last {LOG_BYTES_MAX} bytes is left out"
+    return f"({cut})\n".encode() + data, cut

@@ -111,9 +111,9 @@ class ReportSource:
     async def member_names(self) -> list[str]:
         return [str(each["metadata"]["name"]) for each in await self.objects(MEMBERS.plural)]
 
-    async def ask(self, member: str, path: str) -> dict[str, Any]:
+    async def ask(self, member: str, path: str, **query: str) -> dict[str, Any]:
         """Return a member's answer at its admin port."""
-        status, body = await self._port.ask("GET", member, path, {})
+        status, body = await self._port.ask("GET", member, path, query)
         if status >= 300:
             raise error_of("GET", f"member {member}: {path}", status, body.decode(errors="replace"))
         return decoded(member, path, body, dict[str, Any])
