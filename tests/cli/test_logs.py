@@ -1,6 +1,7 @@
 """`logs`: lines of all containers, of some, and as they come."""
 
 import asyncio
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ async def test_restarted_containers_and_broken_connections_are_followed(
         asked.append(",".join(f"{key}={request.query[key]}" for key in sorted(request.query)))
         answer = web.StreamResponse()
         await answer.prepare(request)
-        await answer.write(f"line {len(asked)}\n".encode())
+        await answer.write(f"2026-01-02T12:00:0{len(asked)}.5Z line {len(asked)}\n".encode())
         if len(asked) > 1:
             await real(60)
         return answer
@@ -128,9 +129,87 @@ async def test_restarted_containers_and_broken_connections_are_followed(
         ran = await Shell(run, path)("logs", "demo", "-f")
     assert (ran.code, ran.err) == (130, "")
     assert ran.out.splitlines() == [f"[demo-0/member] line {number}" for number in (1, 2, 3)]
-    assert asked[0] == "container=member,follow=true,tailLines=10"
-    assert asked[1].startswith("container=member,follow=true,sinceSeconds=")
-    assert asked[2] == "container=member,follow=true"
+    assert asked == [
+        "container=member,follow=true,tailLines=10,timestamps=true",
+        "container=member,follow=true,sinceTime=2026-01-02T12:00:00Z,timestamps=true",
+        "container=member,follow=true,timestamps=true",
+    ]
+
+
+class NodeLog:
+    """A log as a node has it, of which `lines` may be added to; it counts requests and breaks connections.
+
+    Each connection gets what there is, the first ones no more than `cut` bytes of it.
+    """
+
+    def __init__(self, *cut: int) -> None:
+        self.lines: list[tuple[datetime, str]] = []
+        self.requests = 0
+        self._cut = list(cut)
+
+    def add(self, second: float, text: str) -> None:
+        self.lines.append((NOON + timedelta(seconds=second), text))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.query["timestamps"] == "true"
+        since = request.query.get("sinceTime")
+        begin = NOON - timedelta(hours=1) if since is None else datetime.fromisoformat(since)
+        if ago := request.query.get("sinceSeconds"):
+            begin = NOON - timedelta(seconds=int(ago))
+        text = "".join(f"{at.isoformat()} {line}\n" for at, line in self.lines if at >= begin).encode()
+        self.requests += 1
+        answer = web.StreamResponse()
+        answer.enable_chunked_encoding()
+        await answer.prepare(request)
+        await answer.write(text[: self._cut[0]] if self._cut else text)
+        if self._cut:
+            self._cut.pop(0)
+            assert request.transport is not None
+            request.transport.abort()
+        else:
+            await asyncio.Event().wait()
+        return answer
+
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize("cut", [(), (1,), (75,), (76, 80), (9999,), (76, 0, 130)])
+async def test_no_line_is_lost_or_told_twice_when_connections_break(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: tuple[int, ...]
+) -> None:
+    """In one second there are several lines, equal ones among them, and later ones with earlier times.
+
+    The API server is away for some looks after each connection that breaks, while the log goes on.
+    """
+    node, real, looks = NodeLog(*cut), asyncio.sleep, 0
+    for second, text in ((0.1, "a"), (0.2, "b"), (0.2, "b"), (0.9, "c"), (1.0, "d"), (0.95, "late")):
+        node.add(second, text)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal looks
+        if seconds != 0.123:
+            await real(seconds)
+            return
+        await real(0.1)
+        looks += 1
+        node.add(1.0 + looks, f"look {looks}")
+        if looks == 12:
+            raise KeyboardInterrupt
+
+    def stored() -> dict[str, Any]:
+        if node.requests and looks % 3:
+            raise web.HTTPServiceUnavailable
+        return {"tabletclusters": [cluster()], "pods": [pod("demo-0", "member")]}
+
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.123)
+    monkeypatch.setattr(logs.asyncio, "sleep", sleep)
+    async with listing(tmp_path, stored, log=node.answer) as path:
+        ran = await Shell(run, path)("logs", "demo", "-f", "--raw")
+    assert (ran.code, ran.err) == (130, "")
+    shown = ran.out.splitlines()
+    assert shown == [text for _, text in node.lines][: len(shown)]
+    assert len(shown) >= 6
 
 
 async def test_too_many_are_not_followed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from stele.adapters import json_lines
 from stele.cli import output as out
+from stele.cli.log_place import LogPlace
 from stele.cli.options import Where, on_cluster
 from stele.cli.status import ClusterArgument
 from stele.errors import BadInput, Refused, SteleError, Unavailable
@@ -124,8 +125,12 @@ async def _print(console: "Console", which: Which, query: dict[str, str], shown:
 
 async def _one(console: "Console", container: "Container", query: dict[str, str], shown: Shown) -> None:
     async for line in console.log_lines(container, **query):
-        for text in shown(container, line.decode(errors="replace")):
-            print(out.plain(text), flush=True)
+        _show(container, line, shown)
+
+
+def _show(container: "Container", line: bytes, shown: Shown) -> None:
+    for text in shown(container, line.decode(errors="replace")):
+        print(out.plain(text), flush=True)
 
 
 async def _follow(console: "Console", which: Which, query: dict[str, str], shown: Shown) -> bool:
@@ -148,29 +153,31 @@ class _Follower:
     def __init__(self, console: "Console", shown: Shown) -> None:
         self._console, self._shown = console, shown
         self._tasks: dict[Container, asyncio.Task[None]] = {}
-        self._ended: dict[Container, float] = {}
+        self._places: dict[Container, LogPlace] = {}
 
     def look(self, containers: "Sequence[Container]", query: dict[str, str]) -> None:
-        """Follow those that are not followed yet, and again those whose connection ended.
+        """Follow those that are not followed yet, and again those whose connection ended, from where it did.
 
         Raises Refused for more than CONTAINERS_MAX.
         """
-        now, found = asyncio.get_running_loop().time(), [each for each in containers if each.start]
+        found = [each for each in containers if each.start]
         if len(found) > CONTAINERS_MAX:
             text = f"{len(found)} containers; at most {CONTAINERS_MAX} are followed: name a MEMBER"
             raise Refused(text, "TOO_MANY")
         for each in [each for each, task in self._tasks.items() if task.done()]:
-            self._ended[each] = now
             self._tasks.pop(each).result()
+        self._places = {each: place for each, place in self._places.items() if each in found}
         for each in found:
             if each not in self._tasks:
-                ended = self._ended.pop(each, None)
-                how = query if ended is None else {"sinceSeconds": str(int(now - ended) + 1)}
-                self._tasks[each] = asyncio.create_task(self._one(each, {**how, "follow": "true"}))
+                place = self._places.setdefault(each, LogPlace(query, asyncio.get_running_loop().time))
+                self._tasks[each] = asyncio.create_task(self._one(each, place))
 
-    async def _one(self, container: "Container", query: dict[str, str]) -> None:
+    async def _one(self, container: "Container", place: LogPlace) -> None:
+        query = {**place.query(), "follow": "true", "timestamps": "true"}
         try:
-            await _one(self._console, container, query, self._shown)
+            async for line in self._console.log_lines(container, **query):
+                if (text := place.unseen(line)) is not None:
+                    _show(container, text, self._shown)
         except Unavailable:
             return
         except SteleError as error:
