@@ -2,20 +2,20 @@
 
 import asyncio
 import random
-import ssl
 import time
 from array import array
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stele.cli import output as out
-from stele.cli.client_port import LOCAL, Way, active_members, ca_of, password_of
+from stele.cli.client_port import LOCAL, Login, Way, active_members, login_of, pair_of
 from stele.cli.options import OutputOption, Where, on_cluster
 from stele.cli.status import ClusterArgument
 from stele.client.resp import ERRORS, Connection, ReplyError
-from stele.errors import BadInput, SteleError, Unavailable
+from stele.errors import Refused, SteleError, Unavailable
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
@@ -27,6 +27,9 @@ EXPIRY_SECONDS = str(BENCH_SECONDS_MAX + 300).encode()
 PREFIX = "kubectl-stele-bench"
 ERRORS_MAX = 1_000
 """Errors after which it gives up."""
+REFUSALS = ("NOAUTH", "WRONGPASS", "NOPERM")
+"""Errors of a user who may not do what is asked."""
+HINT = f"--user names one with the rights +set +get +del ~{PREFIX}:*, REDISCLI_AUTH has another password"
 
 
 @on_cluster
@@ -37,9 +40,22 @@ def bench(
     seconds: Annotated[int, typer.Option("--seconds", min=1, max=BENCH_SECONDS_MAX, help="How long.")] = 10,
     clients: Annotated[int, typer.Option("--clients", min=1, max=BENCH_CLIENTS_MAX, help="Connections.")] = 8,
     size: Annotated[int, typer.Option("--bytes", min=1, max=BENCH_BYTES_MAX, help="Bytes of a value.")] = 100,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="NAME", help="Log in as this user; the password is that of its TabletUser."
+        ),
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option("--cert", metavar="FILE", help="Certificate to show, as PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key, as PEM.")] = None,
     output: OutputOption = None,
 ) -> None:
     """Write and read for some seconds, and print throughput and latencies; its keys are deleted at the end.
+
+    It is the user default unless --user names another one, or --cert is that of one. REDISCLI_AUTH has the
+    password, if it is set.
 
     Requests go through the API server, which has its part in the latencies: compare runs with each other,
     and measure what members can do with redis-benchmark inside of Kubernetes.
@@ -48,9 +64,16 @@ def bench(
     Examples:
       kubectl stele bench demo -n stele
       kubectl stele bench demo --seconds 30 --clients 16 --bytes 1000 -n stele
+      kubectl stele bench demo --user shop --cert shop.crt --key shop.key -n stele
     """
-    run = _Bench(clients, seconds, b"v" * size)
-    facts = where.ask(lambda console: run.run(console, cluster))
+    pair, run = pair_of(cert, key), _Bench(clients, seconds, b"v" * size)
+
+    async def measured(console: "Console") -> dict[str, Any]:
+        found = await console.cluster(cluster)
+        login = await login_of(console, found, user or "", pair)
+        return await run.run(Way(console, await active_members(console, cluster)), login)
+
+    facts = where.ask(measured)
     if out.data(facts, output):
         return
     print(f"{facts['requests']} requests in {facts['seconds']} s, {facts['errors']} errors")
@@ -73,24 +96,42 @@ class _Bench:
         self._errors, self._last_error = 0, ""
         self._prefix = f"{PREFIX}:{random.getrandbits(32):08x}"
 
-    async def run(self, console: "Console", name: str) -> dict[str, Any]:
-        """Return what was measured. Raises Unavailable when nothing was answered."""
-        cluster = await console.cluster(name)
-        way = Way(console, await active_members(console, name))
-        ca, password = await ca_of(console, cluster), await password_of(console, cluster)
+    async def run(self, way: Way, login: Login) -> dict[str, Any]:
+        """Return what was measured.
+
+        Raises Refused for a user who may not run it, Unavailable when nothing was answered.
+        """
         async with await way.serve() as server:
             place = LOCAL, server.sockets[0].getsockname()[1]
 
             async def connect() -> Connection:
-                made = await Connection.open(place, _context(ca) if ca else None)
-                if password:
-                    await made.ask(b"AUTH", password.encode())
-                return made
+                return await login.connect(place)
 
+            await self._check(connect, login)
             await self._measure(connect)
         if not sum(map(len, self._times.values())):
             raise Unavailable(f"no request was answered: {self._last_error}")
         return self._facts()
+
+    async def _check(self, connect: Callable[[], Awaitable[Connection]], login: Login) -> None:
+        """Raise Refused for a user who may not log in, or has no right to what follows."""
+        key = self._key(0, 0)
+        try:
+            connection = await connect()
+            try:
+                for words in self._set(key), (b"GET", key), (b"DEL", key):
+                    await connection.ask(*words)
+            finally:
+                connection.close()
+        except ReplyError as error:
+            if str(error).startswith(REFUSALS):
+                raise Refused(f"{login.who} may not run it: {error}; {HINT}", "FORBIDDEN") from None
+        except ERRORS:
+            # All else may pass, and is counted.
+            return
+
+    def _set(self, key: bytes) -> tuple[bytes, ...]:
+        return b"SET", key, self._value, b"EX", EXPIRY_SECONDS
 
     async def _measure(self, connect: Callable[[], Awaitable[Connection]]) -> None:
         tasks = [asyncio.create_task(self._client(connect, each)) for each in range(self._clients)]
@@ -125,7 +166,7 @@ class _Bench:
 
     async def _turn(self, connection: Connection, number: int) -> None:
         key, kind = self._key(number, random.randrange(KEYS_PER_CLIENT)), random.choice(KINDS)
-        words = (b"SET", key, self._value, b"EX", EXPIRY_SECONDS) if kind == "writes" else (b"GET", key)
+        words = self._set(key) if kind == "writes" else (b"GET", key)
         begin = time.perf_counter()
         await connection.ask(*words)
         self._times[kind].append(time.perf_counter() - begin)
@@ -163,14 +204,3 @@ def _figures(times: "array[float]", seconds: int) -> dict[str, Any]:
 
     shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
     return {"per_second": len(ordered) // seconds, **{name: within(share) for name, share in shares.items()}}
-
-
-def _context(ca: str) -> ssl.SSLContext:
-    """Return a context that trusts the cluster's CA alone; no name fits the address of this machine."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    try:
-        context.load_verify_locations(cadata=ca)
-    except ssl.SSLError as error:
-        raise BadInput(f"the Secret with the CA of the cluster has no certificate: {error}") from None
-    return context

@@ -1,13 +1,21 @@
-"""The way to a member's port for clients through the API server, and what clients log in with."""
+"""The way to a member's port for clients through the API server, and what clients log in with.
+
+As for redis-cli, a password is in the variable PASSWORD, and a certificate in files. Without the variable the
+password is read from the Secret of the user.
+"""
 
 import asyncio
 import base64
 import binascii
 import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stele.cli import output as out
-from stele.core.control.member_settings import ClientAuth, ClientTls
+from stele.client.resp import Connection, Place
+from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.errors import BadInput, SteleError, Unavailable
 from stele.model.member import MemberState
 
@@ -17,8 +25,56 @@ if TYPE_CHECKING:
 
 LOCAL = "127.0.0.1"
 RESP_PORT = 6379
+DEFAULT_USER = "default"
 PASSWORD = "REDISCLI_AUTH"
 """Variable with the password: in arguments every user of the machine would see it."""
+
+Pair = tuple[Path, Path]
+"""Files with a certificate and its key."""
+
+
+@dataclass(frozen=True)
+class Login:
+    """How a client connects: with which TLS, and as whom. Without a password it sends no AUTH."""
+
+    tls: ssl.SSLContext | None
+    user: str
+    password: str
+
+    @property
+    def who(self) -> str:
+        """Return the user, for people."""
+        return self.user or (DEFAULT_USER if self.password else "this client")
+
+    async def connect(self, place: Place) -> Connection:
+        """Return a connection that is logged in. Raises ReplyError, and one of ERRORS."""
+        made = await Connection.open(place, self.tls)
+        try:
+            if self.password:
+                words = (self.user, self.password) if self.user else (self.password,)
+                await made.ask(b"AUTH", *(each.encode() for each in words))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+async def login_of(console: "Console", cluster: "TabletCluster", user: str, pair: Pair | None) -> Login:
+    """Return the login of a user, or of one with this certificate and its key, else of the user default.
+
+    Raises BadInput for what does not fit the cluster.
+    """
+    name, security = cluster.metadata.name, cluster.status.security
+    ca = await ca_of(console, cluster)
+    if pair is not None and not ca:
+        raise BadInput(f"--cert is given, and {name} has no TLS for clients: leave --cert and --key out")
+    if pair is None and security.client_certificates is ClientCertificates.REQUIRE:
+        raise BadInput(f"clients of {name} have to show a certificate: give --cert and --key")
+    if user:
+        password = await _password_of_user(console, name, user)
+    else:
+        password = os.environ.get(PASSWORD, "") if pair else await password_of(console, cluster)
+    return Login(context_of(ca, pair) if ca else None, user, password)
 
 
 async def password_of(console: "Console", cluster: "TabletCluster") -> str:
@@ -27,7 +83,60 @@ async def password_of(console: "Console", cluster: "TabletCluster") -> str:
         return given
     if cluster.status.security.auth is not ClientAuth.REQUIRED:
         return ""
-    return await _secret(console, f"{cluster.metadata.name}-default-user", "password")
+    return await _secret(console, _default_secret(cluster.metadata.name), "password")
+
+
+async def _password_of_user(console: "Console", cluster: str, user: str) -> str:
+    if given := os.environ.get(PASSWORD):
+        return given
+    declared = {each.user: each for each in await console.users(cluster)}
+    if user in declared:
+        secret = declared[user].secret
+    elif user == DEFAULT_USER:
+        secret = _default_secret(cluster)
+    else:
+        known = ", ".join(sorted(declared)) or "none"
+        raise BadInput(f"--user is {user}; the TabletUsers of {cluster} declare: {known}", "UNKNOWN_USER")
+    if not secret:
+        text = f"--user is {user}, who has no password: show the user's certificate (--cert, --key)"
+        raise BadInput(f"{text} and leave --user out")
+    return await _secret(console, secret, "password")
+
+
+def _default_secret(cluster: str) -> str:
+    return f"{cluster}-default-user"
+
+
+def pair_of(certificate: Path | None, key: Path | None) -> Pair | None:
+    """Return both files, or None without any. Raises BadInput for one without the other."""
+    if certificate is not None and key is not None:
+        return certificate, key
+    if certificate is not None or key is not None:
+        given, missing = ("--cert", "--key") if key is None else ("--key", "--cert")
+        raise BadInput(f"{given} is given and {missing} is not: a client shows a certificate and has its key")
+    return None
+
+
+def context_of(ca: str, pair: Pair | None) -> ssl.SSLContext:
+    """Return a context that trusts the cluster's CA alone; no name fits the address of this machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cadata=ca)
+    except ssl.SSLError as error:
+        raise BadInput(f"the Secret with the CA of the cluster has no certificate: {error}") from None
+    if pair is not None:
+        _load(context, *pair)
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    try:
+        # With a passphrase given, a key that needs another one fails, and OpenSSL asks nobody for it.
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        text = f"--cert {certificate} and --key {key} cannot be used: {error.strerror or error}"
+        raise BadInput(f"{text}; expected a certificate and its key without passphrase, as PEM") from None
 
 
 async def ca_of(console: "Console", cluster: "TabletCluster") -> str:
