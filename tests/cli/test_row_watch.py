@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from stele.cli import row_watch
 from tests.cli.conftest import Run
@@ -64,6 +65,7 @@ def moment(*states: str) -> dict[str, Any]:
 
 
 MOMENTS = [moment("Active"), moment("Active", "Joining"), moment("Unreachable", "Joining"), moment("Active")]
+"""The last one without the second member, which is deleted."""
 
 
 async def test_rows_that_changed_are_printed_again_until_an_interrupt(
@@ -77,8 +79,10 @@ async def test_rows_that_changed_are_printed_again_until_an_interrupt(
         ["demo-0", "Active"],
         ["demo-1", "Joining"],
         ["demo-0", "Unreachable"],
+        ["demo-1", "(deleted)"],
         ["demo-0", "Active"],
     ]
+    assert ran.out.splitlines()[4].split() == ["demo-1", "demo", "(deleted)", *["-"] * 6]
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
@@ -89,15 +93,17 @@ async def test_as_data_each_change_is_a_document(
         ran = await Shell(run, path)("members", "-w", "-A", "-o", output)
     assert ran.code == 130
     if output == "yaml":
-        assert ran.out.count("---\n") == 4
+        assert ran.out.count("---\n") == 5
     else:
         found = [json.loads(line) for line in ran.out.splitlines()]
-        assert [[each["name"], each["state"]] for each in found] == [
+        assert [[each["name"], each.get("state")] for each in found] == [
             ["demo-0", "Active"],
             ["demo-1", "Joining"],
             ["demo-0", "Unreachable"],
+            ["demo-1", None],
             ["demo-0", "Active"],
         ]
+        assert found[3] == {"name": "demo-1", "namespace": "ns", "deleted": True}
 
 
 async def test_a_named_cluster_is_watched_as_a_row(
@@ -112,3 +118,37 @@ async def test_a_named_cluster_is_watched_as_a_row(
         ["demo", "Running"],
         ["demo", "Degraded"],
     ]
+
+
+@pytest.mark.parametrize("words", [("members", "demo", "-w"), ("members", "-A", "-w"), ("status", "-w")])
+async def test_it_goes_on_when_the_server_was_silent(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """It says so once, and when the server answers again, with what changed meanwhile."""
+    before, after = moment("Active"), moment("Joining")
+    before["tabletclusters"], after["tabletclusters"] = (
+        [cluster(phase=phase)] for phase in ("Running", "Degraded")
+    )
+    look = changing(monkeypatch, [before, {}, {}, after, {}, after])
+
+    def stored() -> dict[str, Any]:
+        if not look():
+            raise web.HTTPServiceUnavailable
+        found: dict[str, Any] = look()
+        return found
+
+    async with listing(tmp_path, stored) as path:
+        ran = await Shell(run, path)(*words)
+    assert ran.code == 130
+    said = [line.removeprefix("kubectl stele: ").partition(":")[0] for line in ran.err.splitlines()]
+    assert said == ["no newer rows", "the API server answers again"] * 2
+    assert len(ran.out.splitlines()) == 3
+
+
+async def test_a_server_that_is_silent_from_the_beginning_is_an_error(run: Run, tmp_path: Path) -> None:
+    def stored() -> dict[str, Any]:
+        raise web.HTTPServiceUnavailable
+
+    async with listing(tmp_path, stored) as path:
+        ran = await Shell(run, path)("members", "-w")
+    assert (ran.code, ran.out, "UNAVAILABLE" in ran.err) == (3, "", True)

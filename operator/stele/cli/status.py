@@ -62,7 +62,9 @@ def _cluster_facts(cluster: "TabletCluster") -> dict[str, Any]:
 def _clusters_view(wide: bool) -> "View[TabletCluster]":
     headers = ["NAME", "PHASE", "MEMBERS", "PARTITIONS", "SAFE", "UNDER-REPLICATED", "LOST", "MIGRATING"]
     headers += ["MESSAGE"] if wide else []
-    return View("clusters", headers, lambda each: _cluster_row(each, wide), _cluster_facts)
+    return View(
+        "clusters", headers, lambda each: _cluster_row(each, wide), _cluster_facts, headers.index("PHASE")
+    )
 
 
 def _cluster_row(each: "TabletCluster", wide: bool) -> list[str]:
@@ -155,7 +157,9 @@ def members(
 def _members_view(wide: bool) -> "View[TabletMember]":
     headers = ["NAME", "CLUSTER", "STATE", "OWNED", "BACKUPS", "SIZE", "FREE", "SAFE-TO-EVICT", "NOTE"]
     headers += ["INDEX", "UUID", "ADDRESS", "RESTARTS"] if wide else []
-    return View("members", headers, lambda each: _member_row(each, wide), _member_facts)
+    return View(
+        "members", headers, lambda each: _member_row(each, wide), _member_facts, headers.index("STATE")
+    )
 
 
 def _member_facts(member: "TabletMember") -> dict[str, Any]:
