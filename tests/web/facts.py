@@ -1,7 +1,7 @@
 """A cluster for the page, without any process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stele.core.control.commands import OK, ExchangeReply, Stats
@@ -25,9 +25,9 @@ def rows_of(partitions: int, members: int, replicas: int = 2) -> tuple[Partition
     )
 
 
-def state_of(rows: Sequence[Partition], members: int) -> State:
+def state_of(rows: Sequence[Partition], members: int, epoch: int = 3) -> State:
     known = {index: Member(index, f"demo-{index}", f"uuid-{index}", "") for index in range(members)}
-    state = State(3, PartitionTable(tuple(rows), known), 1, members, 0.0, recovered=True)
+    state = State(epoch, PartitionTable(tuple(rows), known), 1, members, 0.0, recovered=True)
     for index in known:
         state.membership.observe((), known, 0.0)
         liveness = state.membership.liveness[index]
@@ -87,10 +87,12 @@ def facts_of(
     states: Mapping[int, str] | None = None,
     message: str = "as desired",
     plans: Sequence[TabletRebalance] = (),
+    *,
+    epoch: int = 3,
 ) -> Facts:
     """Facts of a cluster at rest; `states` are of members that are not Active."""
     found = [member_of(index, (states or {}).get(index, "Active")) for index in range(members)]
-    state = state_of(rows_of(partitions, members), members)
+    state = state_of(rows_of(partitions, members), members, epoch)
     return Facts(state, cluster_of(members, partitions, message), found, plans, 100.0)
 
 
@@ -110,17 +112,21 @@ def copy_to(facts: Facts, partition: int, destination: int) -> None:
 
 @dataclass
 class Known:
-    """A source with one cluster; implements web.facts.Source. `seconds` is the time."""
+    """A source with one cluster, and perhaps others; implements web.facts.Source. `seconds` is the time.
+
+    Facts that are None are of a cluster whose master does not run.
+    """
 
     shown: Facts | None
     why_not: str = ""
     seconds: float = 0.0
+    others: dict[Key, Facts | None] = field(default_factory=dict)
 
     def refusal(self) -> str:
         return self.why_not
 
     def clusters(self) -> Sequence[Key]:
-        return [KEY]
+        return [KEY, *self.others]
 
     def facts(self, key: Key) -> Facts | None:
-        return self.shown
+        return self.others.get(key, self.shown)

@@ -130,6 +130,52 @@ async def test_it_follows_the_cluster() -> None:
         assert (await tab.run(HERE)).startswith("Partition 7")
 
 
+async def _select_the_last(tab: Tab, members: int) -> None:
+    """Select the last partition, in the strip of the last member."""
+    await tab.press("m")
+    await tab.press("End")
+    for _ in range(members):
+        await tab.press("ArrowDown")
+
+
+async def _until_drawn(tab: Tab, partitions: int, frames: int) -> None:
+    """Wait until the map has drawn a table of that size, after so many frames."""
+    await tab.until(f"steleMap._numbers.length === {partitions} && steleMap.frames > {frames}")
+
+
+async def test_another_cluster_begins_with_nothing_selected() -> None:
+    """It has fewer partitions and members than what is selected, and at first nobody answers for it."""
+    small, name = facts_of(members=2, partitions=12), ("stele", "small")
+    known = Known(facts_of(members=5, partitions=271), others={name: None})
+    async with looking(known) as (tab, _):
+        await _select_the_last(tab, members=5)
+        assert (await tab.run(HERE)).startswith("Partition 270: demo-4: ")
+        await tab.run("location.hash = encodeURIComponent('stele/small')")
+        await tab.until("document.getElementById('problem').textContent.includes('does not run')")
+        assert await tab.run(HERE) == "all members"
+        for key in ("m", "End", "Enter", "u", "+"):
+            await tab.press(key)
+        tab.problems[:] = [each for each in tab.problems if "503" not in each]
+        frames = await tab.run("steleMap.frames")
+        known.others[name] = small
+        await _until_drawn(tab, 12, frames)
+        assert await tab.run("steleMap.at") == {"strip": 0, "partition": -1}
+        await _select_the_last(tab, members=2)
+        assert await tab.run(HERE) == "Partition 11: demo-1: backup 1; held by demo-0, demo-1"
+        tab.problems[:] = [each for each in tab.problems if "503" not in each]
+
+
+async def test_a_cluster_that_was_made_again_with_fewer_partitions_is_drawn() -> None:
+    known = Known(facts_of(members=5, partitions=271))
+    async with looking(known) as (tab, _):
+        await _select_the_last(tab, members=5)
+        frames = await tab.run("steleMap.frames")
+        known.shown = facts_of(members=2, partitions=12, epoch=4)
+        known.seconds += 1
+        await _until_drawn(tab, 12, frames)
+        assert await tab.run(HERE) == "all members"
+
+
 async def test_it_says_when_nobody_answers_and_goes_on() -> None:
     known = Known(facts_of())
     async with looking(known) as (tab, _):

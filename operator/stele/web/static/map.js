@@ -36,7 +36,23 @@ export class PartitionMap {
 
   show(cluster) {
     this._cluster = cluster;
+    // Members leave, and another cluster of the same name may have fewer partitions.
+    const { strip, partition } = this.at;
+    if (strip > cluster.members.length || partition >= cluster.rows.length) this._unselect();
     this.layout();
+  }
+
+  // Shows nothing until there is a cluster again.
+  clear() {
+    if (!this._cluster) return;
+    this._cluster = null;
+    this._unselect();
+    this.later();
+  }
+
+  _unselect() {
+    this.at = { strip: 0, partition: -1 };
+    this._events.leave();
   }
 
   zoom(step) {
@@ -95,6 +111,7 @@ export class PartitionMap {
     const ink = canvas.getContext("2d");
     ink.setTransform(ratio, 0, 0, ratio, 0, 0);
     ink.clearRect(0, 0, this._width, height);
+    if (!this._cluster) return;
     this._style = getComputedStyle(document.documentElement);
     this.work = 0;
     const top = this._scroll.scrollTop - TOP, first = Math.max(0, Math.floor(top / this._strip));
@@ -207,6 +224,7 @@ export class PartitionMap {
   }
 
   _point(event, click) {
+    if (!this._cluster) return;
     const box = this._scroll.getBoundingClientRect();
     const x = event.clientX - box.left - GUTTER, y = event.clientY - box.top + this._scroll.scrollTop - TOP;
     const strip = Math.floor(y / this._strip);

@@ -20,9 +20,10 @@ const map = new PartitionMap(byId("map"), {
   leave: () => say(map.at.strip, map.at.partition),
   open: (strip, partition) => explain(partition >= 0 ? `${partition}` : strip ? cluster.members[strip - 1].name : ""),
 });
+// What these are called with stays from the cluster before until another one is known.
 const open = {
-  partition: (number) => map.select(0, number, true),
-  member: (name) => explain(name),
+  partition: (number) => cluster.view && map.select(0, number, true),
+  member: (name) => cluster.view && explain(name),
 };
 
 async function ask(path) {
@@ -63,6 +64,7 @@ function choose(names) {
 function change(name) {
   if (name === key) return;
   [key, cluster, rates, about] = [name, new Cluster(), new Rates(), ""];
+  map.clear();
 }
 
 function show(view) {
