@@ -71,6 +71,30 @@ def test_wrong_usage_ends_with_two(run: Run, arguments: list[str], said: str) ->
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["-n", "stele", "playground", "up"], "-n stele"),
+        (["playground", "up", "--namespace=stele"], "--namespace=stele"),
+        (["playground", "--context", "kind", "status"], "--context kind"),
+        (["-A", "playground", "status"], "-A"),
+    ],
+)
+def test_a_playground_has_no_place_in_kubernetes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+) -> None:
+    monkeypatch.setattr("os.execv", lambda program, words: None)
+    ran = run(*arguments)
+    assert (ran.code, f" {named} says where in Kubernetes, and a playground is" in ran.err) == (2, True)
+
+
+def test_options_before_the_command_reach_a_playground(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, words: ran.append(words))
+    assert run("-o", "json", "playground", "status").code == 0
+    assert ran[0][-4:] == ["stele.playground", "status", "-o", "json"]
+
+
 def test_version(run: Run) -> None:
     assert run("version").out == f"{stele.__version__}\n"
 

@@ -93,6 +93,17 @@ async def test_it_runs_with_ca_and_password_and_no_password_in_its_arguments(
     assert not Path(facts["words"][6]).exists(), "the CA is left behind"
 
 
+async def test_options_before_the_command_are_not_for_redis_cli(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shell(run, tmp_path, monkeypatch, {}, secrets={}) as ask:
+        given = ("--kubeconfig", str(ask.kubeconfig), "cli", "demo", "--", "-n", "1", "SET", "k", "v")
+        ran = await asyncio.to_thread(run, "-n", "ns", *given)
+        assert (ran.code, ran.err) == (0, "")
+        assert json.loads((tmp_path / "facts").read_text())["words"][4:] == ["-n", "1", "SET", "k", "v"]
+        assert (await asyncio.to_thread(run, "--namespace=far", *given)).code == 1
+
+
 async def test_an_open_cluster_needs_no_secret(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

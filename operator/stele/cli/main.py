@@ -116,13 +116,17 @@ def exit_code_of(commands: typer.Typer, arguments: Sequence[str] | None, program
 
 
 def _command_first(arguments: Sequence[str]) -> list[str]:
-    """Move leading options behind the command: kubectl accepts them anywhere, typer only there."""
+    """Move leading options behind the command: kubectl accepts them anywhere, typer only there.
+
+    What follows `--` is for another program.
+    """
     remaining, moved = list(arguments), []
     while remaining and remaining[0].partition("=")[0] in _ANYWHERE:
         count = 1 if "=" in remaining[0] or remaining[0] in _FLAGS_ANYWHERE else 2
         moved += remaining[:count]
         remaining = remaining[count:]
-    return remaining + moved
+    end = remaining.index("--") if "--" in remaining else len(remaining)
+    return [*remaining[:end], *moved, *remaining[end:]]
 
 
 def exit_code(error: SteleError) -> int:

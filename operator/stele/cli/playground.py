@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,6 +15,10 @@ PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 NEEDED = ("kopf", "rocksdict", "uvloop")
 """Modules of operator and member that this command does without."""
+
+FLAGS_OF_KUBERNETES = frozenset({"-A", "--all-namespaces"})
+OF_KUBERNETES = FLAGS_OF_KUBERNETES | {"-n", "--namespace", "--context", "--kubeconfig"}
+"""Options of other commands that say where in which Kubernetes cluster."""
 
 
 def playground(
@@ -34,11 +39,30 @@ def playground(
       kubectl stele playground load
       kubectl stele playground scale 4
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
+    words = arguments or []
+    if given := _place_in_kubernetes(words):
+        raise BadInput(
+            f"{given} says where in Kubernetes, and a playground is a cluster without it, of this machine: "
+            "leave it out; --dir chooses among playgrounds"
+        )
+    if missing := missing_modules():
         raise BadInput(
             f"a playground runs operator and members, and {', '.join(missing)} is not installed: "
             "pip install '.[playground]' in a clone of Stele"
         )
     # In place of this process, so that Ctrl-C reaches it alone.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "stele.playground", *(arguments or [])])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "stele.playground", *words])
+
+
+def missing_modules() -> list[str]:
+    """Return what has to be installed before a playground can run."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
+def _place_in_kubernetes(words: Sequence[str]) -> str:
+    """Return the first option that says where in Kubernetes, with its value; empty for none."""
+    for at, word in enumerate(words):
+        if word.partition("=")[0] in OF_KUBERNETES:
+            alone = "=" in word or word in FLAGS_OF_KUBERNETES
+            return word if alone else " ".join(words[at : at + 2])
+    return ""
