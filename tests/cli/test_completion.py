@@ -32,6 +32,10 @@ STORED = {
         (["cancel", "--roll-back", "demo-4"], ["demo-4-1"]),
         (["status", "-n", "ns", "d"], ["demo"]),
         (["status", "-n", "far", "d"], []),
+        (["status", "--namespace=ns", "d"], ["demo"]),
+        (["status", "--namespace=far", "d"], []),
+        (["why", ""], ["demo", "demo-0", "demo-1", "other"]),
+        (["why", "demo-"], ["demo-0", "demo-1"]),
     ],
 )
 async def test_names_are_those_of_the_cluster(tmp_path: Path, words: list[str], offered: list[str]) -> None:
@@ -53,6 +57,21 @@ def test_commands_options_and_choices_need_no_cluster() -> None:
     assert complete(["status", "--kubeconfig", ""]) == ([], FILES)
     assert complete(["no-command", ""])[1] == NO_FILES
     assert complete([])[0]
+
+
+async def test_a_kubeconfig_is_taken_in_either_form(tmp_path: Path) -> None:
+    async with listing(tmp_path, lambda: STORED) as path:
+        words = [f"--kubeconfig={path}", "status", "o"]
+        assert await asyncio.to_thread(complete, words) == (["other"], NO_FILES)
+
+
+def test_a_playground_that_cannot_run_offers_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(completion, "missing_modules", lambda: ["kopf"])
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-stele", "playground", ""])
+    assert completion.main() == 0
+    assert capsys.readouterr() == (":4\n", "")
 
 
 def test_a_cluster_that_does_not_answer_offers_nothing(

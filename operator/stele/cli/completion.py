@@ -5,15 +5,19 @@ line, then a colon with a number: 0 lets the shell offer files, 4 does not.
 """
 
 import asyncio
+import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import typer
 from typer.main import get_command
 
 from stele.cli.main import app
 from stele.cli.options import Where
+from stele.cli.playground import missing_modules
 from stele.errors import SteleError
 
 if TYPE_CHECKING:
@@ -25,23 +29,54 @@ FILES, NO_FILES = 0, 4
 FILE_METAVARS = frozenset({"FILE", "DIR"})
 NAMESPACED = {"-n": "namespace", "--namespace": "namespace", "--context": "context"}
 NAMESPACED |= {"--kubeconfig": "kubeconfig"}
+PLAYGROUND = "playground"
+
+Offer = tuple[list[str], int]
+"""Candidates, and FILES or NO_FILES."""
+Place = Callable[[Sequence[str]], Where]
+"""Returns whom to ask for names, as the words before the last one say."""
 
 
 def main() -> int:
     """Print what could come next."""
-    found, directive = complete(sys.argv[1:])
-    for each in found:
-        print(each)
-    print(f":{directive}")
+    words = sys.argv[1:]
+    of_playground = _words_of_playground(words)
+    if of_playground is not None and not missing_modules():
+        # Its commands are known to its own program.
+        program = [sys.executable, "-P", "-m", "stele.playground.completion"]
+        os.execv(sys.executable, [*program, *of_playground])
+    print_offer(complete(words))
     return 0
 
 
-def complete(words: Sequence[str]) -> tuple[list[str], int]:
+def _words_of_playground(words: Sequence[str]) -> Sequence[str] | None:
+    """Return the words after the command `playground`; None without it."""
+    command = get_command(app)
+    for at in range(1, len(words)):
+        if _place(command, words[:at])[0].name == PLAYGROUND:
+            return words[at:]
+    return None
+
+
+def print_offer(offer: Offer) -> None:
+    """Print candidates as kubectl reads them."""
+    found, directive = offer
+    for each in found:
+        print(each)
+    print(f":{directive}")
+
+
+def in_kubernetes(before: Sequence[str]) -> Where:
+    """Return the cluster and namespace that options say."""
+    return Where(**values_of(before, NAMESPACED))
+
+
+def complete(words: Sequence[str], commands: typer.Typer = app, place: Place = in_kubernetes) -> Offer:
     """Return the candidates for the last word, and whether files may be offered."""
     *before, last = words or [""]
-    command, given, option = _place(get_command(app), before)
+    command, given, option = _place(get_command(commands), before)
     if option is not None:
-        return _values(option, before, last)
+        return _values(option, place(before), last)
     if last.startswith("-"):
         names = [name for each in command.params for name in (*each.opts, *each.secondary_opts)]
         return sorted(name for name in names if name.startswith(last) and name.startswith("-")), NO_FILES
@@ -51,7 +86,17 @@ def complete(words: Sequence[str]) -> tuple[list[str], int]:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     if not arguments:
         return [], NO_FILES
-    return _values(arguments[min(given, len(arguments) - 1)], before, last)
+    return _values(arguments[min(given, len(arguments) - 1)], place(before), last)
+
+
+def values_of(words: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of some options by what they are for, given as `-n stele` or `--namespace=stele`."""
+    found = {}
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name in options and (given := value if equals else following):
+            found[options[name]] = given
+    return found
 
 
 def _place(command: Any, words: Sequence[str]) -> tuple[Any, int, Any]:
@@ -78,7 +123,7 @@ def _option(command: Any, word: str) -> Any:
     return word if word in NAMESPACED else None
 
 
-def _values(parameter: Any, before: Sequence[str], last: str) -> tuple[list[str], int]:
+def _values(parameter: Any, where: Where, last: str) -> Offer:
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     metavar = str(getattr(parameter, "metavar", "") or "").rstrip(".")
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -86,25 +131,21 @@ def _values(parameter: Any, before: Sequence[str], last: str) -> tuple[list[str]
     elif metavar in FILE_METAVARS or parameter == "--kubeconfig":
         return [], FILES
     else:
-        found = _names(metavar or str(getattr(parameter, "name", "")).upper(), parameter, before)
+        name = str(getattr(parameter, "name", ""))
+        found = _names((metavar or name.upper()).split("|"), name, where)
     return sorted(each for each in found if each.startswith(last)), NO_FILES
 
 
-def _names(metavar: str, parameter: Any, before: Sequence[str]) -> list[str]:
-    read = _reader(metavar, str(getattr(parameter, "name", "")))
-    if read is None:
-        return []
-    chosen = {
-        NAMESPACED[word]: before[at + 1]
-        for at, word in enumerate(before)
-        if word in NAMESPACED and at + 1 < len(before)
-    }
+def _names(metavars: Sequence[str], name: str, where: Where) -> list[str]:
+    """Return the names of all kinds of objects that an argument or an option takes."""
+    readers = [read for each in metavars if (read := _reader(each, name)) is not None]
 
     async def limited(console: "Console") -> list[str]:
-        return await asyncio.wait_for(read(console), SECONDS_MAX)
+        async with asyncio.timeout(SECONDS_MAX):
+            return [found for read in readers for found in await read(console)]
 
     try:
-        return Where(**chosen).ask(limited)
+        return where.ask(limited) if readers else []
     except (SteleError, TimeoutError):
         return []
 
