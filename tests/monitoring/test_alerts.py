@@ -58,6 +58,11 @@ def volume(free: int) -> dict[str, str]:
     return {named(metric, POD): f"{size}+0{LONG}" for metric, size in sizes.items()}
 
 
+def leader(namespace: str, pod: str = "operator") -> str:
+    return named("stele_operator_leader", {"namespace": namespace, "pod": pod})
+
+
+NO_LEADER = "no operator leads{}: nothing is repaired, and no spec is followed"
 CASES = {
     "SteleDataLoss": gauge(
         "stele_cluster_partitions", 2, 0, "2 partitions of shop/demo have no live copy", AT, state="lost"
@@ -90,10 +95,10 @@ CASES = {
         result="rolled_back",
     ),
     "SteleNoLeader": Case(
-        {named("stele_operator_leader", {"pod": "operator-0"}): f"0+0{LONG}"},
-        {named("stele_operator_leader", {"pod": "operator-0"}): f"1+0{LONG}"},
-        "no operator leads: nothing is repaired, and no spec is followed",
-        {},
+        {leader("stele"): f"0+0{LONG}", leader("other"): f"1+0{LONG}"},
+        {leader("stele"): f"1+0{LONG}", leader("stele", "standby"): f"0+0{LONG}"},
+        NO_LEADER.format(" in namespace stele"),
+        {"namespace": "stele"},
     ),
     "SteleReconcileErrors": counter(
         "stele_reconcile_errors_total",
@@ -110,6 +115,13 @@ CASES = {
     ),
     "SteleVolumeFillingUp": Case(
         volume(100 << 20), volume(200 << 20), "100MiB of the volume of shop/demo-1 are free"
+    ),
+    "SteleWritesRefused": gauge(
+        "stele_volume_full",
+        1,
+        0,
+        "the volume of shop/demo-1 is full: writes to partitions with a copy on it are refused",
+        POD,
     ),
     "SteleRequestsFail": counter(
         "stele_requests_total",
@@ -207,6 +219,33 @@ def test_each_alert_has_a_case() -> None:
 def test_an_alert_fires_when_something_is_wrong_and_not_when_all_is_well(tmp_path: Path, name: str) -> None:
     case, rule = CASES[name], alerts()[name]
     run(tmp_path, name, asked(name, case.wrong, [expected(name, rule, case)]), asked(name, case.well, []))
+
+
+HOURS = 60
+"""Samples of an hour."""
+
+
+@pytest.mark.parametrize(
+    ("series", "namespaces"),
+    [
+        ({"stele": 25 * HOURS, "other": 30 * HOURS}, [" in namespace stele"]),
+        ({"stele": 1 * HOURS, "other": 30 * HOURS}, []),
+        ({"stele": 25 * HOURS}, [" in namespace stele"]),
+        ({}, [""]),
+    ],
+    ids=["one of two is gone", "it is gone for a day", "the only one is gone", "there was none"],
+)
+def test_an_operator_that_is_gone_is_missed_for_a_day(
+    tmp_path: Path, series: dict[str, int], namespaces: list[str]
+) -> None:
+    rule = alerts()["SteleNoLeader"]
+    cases = [
+        Case({}, {}, NO_LEADER.format(where), {"namespace": where.split()[-1]} if where else {})
+        for where in namespaces
+    ]
+    fires = [expected("SteleNoLeader", rule, case) for case in cases]
+    given = {leader(namespace): f"1+0x{samples}" for namespace, samples in series.items()}
+    run(tmp_path, "SteleNoLeader", asked("SteleNoLeader", given, fires))
 
 
 def test_an_alert_waits(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.control import commands as m
 from stele.errors import Unavailable
 from stele.member import limits
+from stele.member.admin.metrics import Metrics
 from stele.member.replication.log_writer import LogWriter
 from stele.member.storage.write_back import WriteBack
 from stele.wire import peer
@@ -76,12 +77,14 @@ async def test_nothing_is_acknowledged_or_applied_before_it_is_written(
     assert made.get(b"one") is None
     assert made.node.gate.full
     assert made.node.gate.refusal is not None
+    assert b"\nstele_volume_full 1.0\n" in Metrics(made.node).text(0)
     full.now, made.node.volume.free_bytes = False, free  # type: ignore[method-assign]
     await woken(made)
     assert (await made.acked(asker)).match == 6
     assert made.get(b"one") == b"v"
     made.node.ticker.every_second(made.node.background.now())
     assert made.node.gate.refusal is None
+    assert b"\nstele_volume_full 0.0\n" in Metrics(made.node).text(0)
 
 
 def test_where_there_is_plenty_of_room_it_is_measured_at_each_look_alone() -> None:

@@ -187,6 +187,8 @@ class Metrics(Collector):
         node = self._node
         yield _gauge("stele_volume_capacity_bytes", "Size of the volume.", node.volume.capacity_bytes())
         yield _gauge("stele_volume_free_bytes", "Free space of the volume.", node.gate.free_bytes)
+        text = "1 while writes to partitions with a copy here are refused, because the volume is full."
+        yield _gauge("stele_volume_full", text, int(node.gate.full))
         tablets = sum(
             tablet.bytes
             for replica in node.replicas.values()
