@@ -15,7 +15,7 @@ from typer.main import get_command
 from stele.cli.main import app
 from stele.model import Unreadable, crd
 from stele.model.conditions import ConditionType
-from tests.guard.pages import Block, blocks, files, pages
+from tests.guard.pages import ROOT, Block, blocks, files, pages
 
 DEFINITIONS = {each.model.KIND: each for each in crd.DEFINITIONS}
 SCHEMAS = {kind: crd.schema_of(each.model) for kind, each in DEFINITIONS.items()}
@@ -90,6 +90,14 @@ def test_commands_that_the_text_names_are_taken() -> None:
     assert len(lines) > 20
     refused = {(page, line): _refusal(get_command(app), shlex.split(line)) for page, line in lines}
     assert {place: why for place, why in refused.items() if why and "Missing" not in why} == {}
+
+
+@pytest.mark.parametrize("path", ["charts/stele/templates/NOTES.txt", "docs/operating/install.md"])
+def test_who_has_installed_is_told_of_the_page(path: str) -> None:
+    text = re.sub(r"\{\{.*?\}\}", "stele", (ROOT / path).read_text())
+    named = [shlex.split(line) for line in re.findall(r"^ *kubectl stele (.+)", text, re.M)]
+    assert ["page", "-n", "stele", "--open"] in named
+    assert {tuple(words): why for words in named if (why := _refusal(get_command(app), words))} == {}
 
 
 def test_a_wrong_command_is_found() -> None:

@@ -525,6 +525,14 @@ def test_the_notes_name_the_next_commands(control_plane: ControlPlane, installed
     notes = helm(control_plane, "get", "notes", "stele", "-n", installed.namespace)
     assert "kubectl -n chart rollout status deployment/stele-operator" in notes
     assert "kubectl -n chart scale tabletcluster/demo --replicas=4" in notes
+    assert "kubectl stele page -n chart --open" in notes
+
+
+def test_the_notes_name_no_page_that_is_switched_off(bare_control_plane: ControlPlane) -> None:
+    off = ("--dry-run=client", "--set", "operator.page=false,crds.install=false")
+    notes = helm(bare_control_plane, "install", "stele", CHART, "-n", "shop", *off).partition("\nNOTES:\n")[2]
+    assert "kubectl -n shop scale tabletcluster/demo" in notes
+    assert "stele page" not in notes
 
 
 @pytest.mark.parametrize(
