@@ -39,7 +39,7 @@ OF_KUBERNETES = {
         "pod",
         "pods",
     ),
-    *("pv", "pvc", "rolebinding", "secret"),
+    *("lease", "pv", "pvc", "rolebinding", "secret", "serviceaccount"),
 }
 SMALLEST: dict[str, dict[str, Any]] = {
     "TabletCluster": {"members": 3, "storage": {"size": "1Gi"}},
