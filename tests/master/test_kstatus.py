@@ -493,6 +493,7 @@ OTHERS = {
     "BelowQuota": "of QuotaReached",
     "NoQuota": "of QuotaReached",
     "NotAsked": "of Secured",
+    "OpenLoadBalancer": "of Secured: the cluster is as desired",
     "CertificateUnusable": "of CertificatesHealthy: members keep the certificates that they have",
     "UsersUnusable": "of Secured: members keep the users that they have",
     "CertificateEnds": "of CertificatesHealthy",

@@ -60,6 +60,15 @@ def template(**fields: Any) -> dict[str, Any]:
     return cluster(podTemplate=fields)
 
 
+def balanced(**resp: Any) -> dict[str, Any]:
+    return cluster(resp={"serviceType": "LoadBalancer", **resp})
+
+
+def hosted(*hosts: str) -> dict[str, Any]:
+    return cluster(security={"clients": {"hosts": list(hosts)}})
+
+
+BAD_HOSTS = ("", "a b", "a..b", "-a.example.com", "*", "a.*.example.com", "1.2.3", "1.2.3.256", "a_b", "ä.de")
 NETWORK = "spec.security.networkPolicy"
 BLOCK = {"cidr": "10.0.0.0/8"}
 BAD_PEERS: list[tuple[list[Any], str]] = [
@@ -156,6 +165,35 @@ CREATED_BADLY = [
         "spec.resp.cluster.announce.port must be",
     ),
     (cluster(resp={"serviceType": "NodePort", "nodePort": 70_000}), "spec.resp.nodePort must be"),
+    (balanced(annotations={"a b": "c"}), "spec.resp.annotations: each key needs a name as Kubernetes has it"),
+    (balanced(annotations={"a" * 318: "c"}), "spec.resp.annotations: each key needs a name"),
+    (balanced(annotations={"stele.dev/applied": "{}"}), "spec.resp.annotations: stele.dev/* are set by the"),
+    (balanced(annotations={f"a{n}": "" for n in range(33)}), "spec.resp.annotations: Too many"),
+    (balanced(labels={"app.kubernetes.io/name": "x"}), "spec.resp.labels: stele.dev/* and app.kubernetes.io"),
+    (balanced(labels={"stele.dev/cluster": "x"}), "are set by the operator; leave them out"),
+    (balanced(labels={"team": "a b"}), "spec.resp.labels.team"),
+    (balanced(loadBalancerClass="a b"), "spec.resp.loadBalancerClass must be a name as Kubernetes has it"),
+    (balanced(loadBalancerClass=""), "spec.resp.loadBalancerClass must be a name as Kubernetes has it"),
+    (balanced(loadBalancerSourceRanges=["10.0.0.1"]), "loadBalancerSourceRanges: a block of addresses is"),
+    (balanced(loadBalancerSourceRanges=["10.0.0.0/33"]), "loadBalancerSourceRanges: a block of addresses is"),
+    (balanced(loadBalancerSourceRanges=[BLOCK["cidr"]] * 65), "loadBalancerSourceRanges: Too many"),
+    (balanced(externalTrafficPolicy="local"), "spec.resp.externalTrafficPolicy: Unsupported value"),
+    (balanced(ipFamilyPolicy="DualStack"), "spec.resp.ipFamilyPolicy: Unsupported value"),
+    (
+        cluster(resp={"serviceType": "NodePort", "loadBalancerClass": "a/b"}),
+        "spec.resp.loadBalancerClass needs spec.resp.serviceType LoadBalancer; set the type or leave",
+    ),
+    (
+        cluster(resp={"loadBalancerSourceRanges": [BLOCK["cidr"]]}),
+        "spec.resp.loadBalancerSourceRanges needs spec.resp.serviceType LoadBalancer; set the type or leave",
+    ),
+    (
+        cluster(resp={"externalTrafficPolicy": "Local"}),
+        "spec.resp.externalTrafficPolicy needs spec.resp.serviceType NodePort or LoadBalancer; set the type",
+    ),
+    *((hosted(host), "spec.security.clients.hosts: each must be a host name or") for host in BAD_HOSTS),
+    (hosted("a.stele.INVALID"), "names that end with .invalid are those of members among themselves"),
+    (hosted(*(f"a{n}.example.com" for n in range(33))), "spec.security.clients.hosts: Too many"),
     (cluster(resources={"limits": {"memory": "plenty"}}), "spec.resources.limits[memory]: Invalid value"),
     (cluster(resources={"requests": {"cpu": -1}}), "must be a quantity that is not negative"),
     (cluster(resources={"limits": {f"r{n}": 1 for n in range(17)}}), "spec.resources.limits: Too many"),
@@ -314,6 +352,21 @@ CHANGED_BADLY = [
         {"reads": "Linearizable"},
         "spec.mode Replicated needs spec.reads Available",
     ),
+    (
+        balanced(),
+        {"resp": {"loadBalancerClass": "a/b"}},
+        "spec.resp.loadBalancerClass cannot change while the Service has a load balancer",
+    ),
+    (
+        balanced(loadBalancerClass="a/b"),
+        {"resp": {"loadBalancerClass": None}},
+        "set spec.resp.serviceType to ClusterIP and leave it out, then set both again",
+    ),
+    (
+        balanced(loadBalancerClass="a/b"),
+        {"resp": {"serviceType": "ClusterIP"}},
+        "spec.resp.loadBalancerClass needs spec.resp.serviceType LoadBalancer",
+    ),
     (member(), {"cluster": "other"}, "spec.cluster cannot change"),
     (member(), {"index": 1}, "spec.index cannot change"),
     (rebalance(), {"cluster": "other"}, "spec.cluster cannot change"),
@@ -334,6 +387,17 @@ CHANGED_BADLY = [
     (user(), {"name": "other"}, "spec.name cannot change: create another TabletUser"),
 ]
 
+EXPOSED = {
+    "serviceType": "LoadBalancer",
+    "annotations": {"service.beta.kubernetes.io/aws-load-balancer-scheme": "internal", "a": ""},
+    "labels": {"team": "shop"},
+    "loadBalancerClass": "service.k8s.aws/nlb",
+    "loadBalancerSourceRanges": ["203.0.113.0/24", "2001:db8::/64", "0.0.0.0/0"],
+    "externalTrafficPolicy": "Local",
+    "ipFamilyPolicy": "PreferDualStack",
+}
+GOOD_HOSTS = ["redis.example.com", "*.redis.example.com", "Redis-1", "203.0.113.7", "2001:db8::7"]
+
 CHANGED_WELL = [
     (cluster(), {"members": 5, "replicas": 7}),
     (cluster(), {"storage": {"size": "2049Mi"}}),
@@ -343,6 +407,10 @@ CHANGED_WELL = [
     (cluster(), {"failureDetection": {"heartbeatSeconds": 0.5, "leaseSeconds": 1}}),
     (cluster(), {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 2, "memory": "2Gi"}}}),
     (cluster(), {"keyspaces": {"undeclared": "Refuse"}}),
+    (cluster(), {"resp": EXPOSED}),
+    (balanced(loadBalancerClass="a/b"), {"members": 5}),
+    (balanced(loadBalancerClass="a/b"), {"resp": {"serviceType": "ClusterIP", "loadBalancerClass": None}}),
+    (cluster(), {"security": {"clients": {"hosts": GOOD_HOSTS}}}),
     (member(), {"lite": True, "drain": True}),
     (rebalance(), {"cancel": True}),
     (keyspace(), {"ttl": 5, "notify": "KEg$xM", "reads": "Available", "onDelete": "Drop"}),
@@ -398,7 +466,7 @@ def test_an_allowed_change_is_stored(
     control_plane.kubectl(*patch(namespace, kind, name, change))
 
     stored = control_plane.get(namespace, kind, name)["spec"]
-    assert stored == merged(stored, change)
+    assert stored == without_nulls(merged(stored, change))
 
 
 def patch(namespace: str, kind: str, name: str, change: dict[str, Any], *more: str) -> tuple[str, ...]:
@@ -411,6 +479,12 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     for key, value in change.items():
         result[key] = merged(result[key], value) if isinstance(value, dict) else value
     return result
+
+
+def without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: without_nulls(each) for key, each in value.items() if each is not None}
 
 
 WITHOUT_DEFAULTS = ("resources", "images", "podTemplate")
@@ -427,7 +501,9 @@ def test_the_api_server_fills_in_what_the_model_does(control_plane: ControlPlane
     filled = {key: value for key, value in model.spec.to_dict().items() if key not in WITHOUT_DEFAULTS}
     # Nothing in it has a default.
     assert filled["resp"].pop("cluster") == {}
-    assert filled.pop("security") == {"clients": {}, "members": {}, "ca": {}, "networkPolicy": {}}
+    empty = {"annotations": {}, "labels": {}, "loadBalancerSourceRanges": []}
+    assert {name: filled["resp"].pop(name) for name in empty} == empty
+    assert filled.pop("security") == {"clients": {"hosts": []}, "members": {}, "ca": {}, "networkPolicy": {}}
     assert stored == filled
 
 

@@ -157,7 +157,9 @@ def member_names(cluster: TabletCluster, member: str) -> Names:
     ends = "", f".{namespace}", f".{namespace}.svc"
     services = [f"{host}{end}" for host in (name, f"{member}.{headless}") for end in ends]
     announced, _, _ = cluster.spec.resp.cluster.announced.of(member, "")
-    hosts = [*services, "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid", canonical_host(announced)]
+    asked = (announced, *(host.lower() for host in cluster.spec.security.clients.hosts))
+    own = "localhost", f"{member}.{Role.MEMBER}.{uid}.stele.invalid"
+    hosts = [*services, *own, *map(canonical_host, asked)]
     return Names(member, (Holder(uid, Role.MEMBER, member).uri,), tuple(filter(None, dict.fromkeys(hosts))))
 
 

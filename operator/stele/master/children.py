@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stele.adapters.kubernetes.api import AlreadyExists, Api, Kind
 from stele.errors import BadInput, Refused
+from stele.master.applied import over
 from stele.master.cache import Cache
 from stele.model.ownership import belongs_to, leaves
 
@@ -113,7 +114,7 @@ class Children:
         elif self._own(kind, body, stored, owner) is None:
             return
         else:
-            await self._api.replace(kind, self._namespace, _over(stored, body))
+            await self._api.replace(kind, self._namespace, over(stored, body))
         self._written[f"{kind.plural}/{name}"] = body
 
     def look_again(self, kind: Kind) -> None:
@@ -156,11 +157,3 @@ class Children:
         going = leaves(stored, body["metadata"].get("ownerReferences", ()))
         self._obstacles[f"{kind.kind} {stored['metadata']['name']}"] = going
         return None
-
-
-def _over(stored: Object, body: Object) -> Object:
-    """Return the stored object at its version, with the fields of `body`."""
-    meta, ours = stored["metadata"], body["metadata"]
-    labels = {**(meta.get("labels") or {}), **ours["labels"]}
-    metadata = {**meta, "labels": labels, "ownerReferences": ours["ownerReferences"]}
-    return {**stored, "metadata": metadata, "spec": {**stored["spec"], **body["spec"]}}

@@ -31,6 +31,8 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
     ]
     level = facts.status.members or InternalTls.OFF
     kept = _kept(cluster, level)
+    if cluster.is_open_to_everyone:
+        return type_, False, Reason.OPEN_LOAD_BALANCER, f"{_unguarded(cluster)}{kept}"
     if facts.problem:
         return type_, False, facts.reason, facts.problem
     if facts.users[1]:
@@ -41,6 +43,19 @@ def _secured(cluster: TabletCluster, facts: SecurityFacts) -> Observed:
         return type_, False, Reason.NOT_ASKED, f"{'; '.join(_open(lacking, level))}{kept}"
     text = f"clients need TLS and have to authenticate, and members use TLS{kept}"
     return type_, True, Reason.AS_DESIRED, text
+
+
+def _unguarded(cluster: TabletCluster) -> str:
+    """Return why everyone can use the cluster through its load balancer, and how to end it."""
+    clients = cluster.clients
+    lacks = ["tls"] if clients.asked_tls is ClientTls.OFF else []
+    lacks += [] if clients.proves_who_asks else ["auth"]
+    fields = " and ".join(f"spec.security.clients.{each}" for each in lacks)
+    return (
+        "spec.resp.serviceType is LoadBalancer, spec.resp.loadBalancerSourceRanges lets in every address, "
+        f"and {fields} {'is' if len(lacks) == 1 else 'are'} Off: list the blocks of your clients' addresses, "
+        f"or set {' and '.join(lacks)} to Required"
+    )
 
 
 def _kept(cluster: TabletCluster, level: InternalTls) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from stele.adapters.logs import LogFormat, environment_of
 from stele.core.security.level import InternalTls
+from stele.master.applied import with_note
 from stele.master.pod_template import executor_fields, fields_of, metadata_of, with_template
 from stele.master.revision import REVISION, revision_of
 from stele.master.secret_volumes import (
@@ -23,8 +24,9 @@ from stele.master.secret_volumes import (
     tls_volume,
 )
 from stele.model import API_VERSION, TabletCluster, TabletMember
-from stele.model.cluster import EngineChoice, JoinAs, ServiceType
+from stele.model.cluster import EngineChoice, JoinAs
 from stele.model.ownership import CLUSTER_LABEL, CLUSTER_UID_LABEL, SPEC_COPY, belongs_to
+from stele.model.resp import ServiceType
 from stele.model.rollout import FEATURES, RESTARTED_AT
 from stele.wire.pods import SPARK_SECRET_MOUNT, container_security, pod_security, spark_secret_volume
 
@@ -223,14 +225,18 @@ def _service_port(name: str, port: int) -> Object:
 
 
 def client_service(cluster: TabletCluster) -> Object:
-    """Build the Service for clients, of any ready member: each forwards requests to the owner."""
+    """Build the Service for clients, of any ready member: each forwards requests to the owner.
+
+    Whatever it is changed to, its address in the cluster stays, and so do connections to it.
+    """
     name, resp = cluster.metadata.name, cluster.spec.resp
     port = _service_port("resp", RESP_PORT)
     if resp.node_port is not None and resp.service_type is not ServiceType.CLUSTER_IP:
         port["nodePort"] = resp.node_port
     ports = [port, _service_port("resp-cluster", CLUSTER_PORT), _service_port("resp-read", READ_PORT)]
     spec = {"type": resp.service_type.value, "selector": selector(name), "ports": ports}
-    return _object("v1", "Service", name, labels(name, "client"), owned_by_cluster(cluster), spec=spec)
+    body = _object("v1", "Service", name, labels(name, "client"), owned_by_cluster(cluster), spec=spec)
+    return with_note(body, annotations=resp.annotations, labels=resp.labels, spec=resp.service_spec)
 
 
 def budget(cluster: TabletCluster, members: int, all_safe: bool) -> Object:

@@ -6,11 +6,10 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field
 
 from stele.core.control.commands import ClusterState
-from stele.core.control.member_settings import LogLevel
+from stele.core.control.member_settings import ClientTls, LogLevel
 from stele.core.control.state import UpdateType
 from stele.core.control.volumes import RecoveryPolicy
 from stele.core.copy.pacing import CORES_MAX, EXECUTORS_MAX, IDLE_SECONDS_MAX
-from stele.core.kv.announce import HOST_CHARACTERS_MAX, POD_ADDRESSES, Announce
 from stele.core.kv.keyspaces import Undeclared
 from stele.model.cluster_status import SecurityDefaults, TabletClusterStatus
 from stele.model.common import (
@@ -25,6 +24,7 @@ from stele.model.common import (
     whole,
 )
 from stele.model.pod_template import PodTemplate
+from stele.model.resp import Resp
 from stele.model.security import ClientSecurity, Security, clients_of
 
 ROLLBACK_COPIES = "stele.dev/rollback-copies"
@@ -106,14 +106,6 @@ class Approval(StrEnum):
 
     AUTOMATIC = "Automatic"
     MANUAL = "Manual"
-
-
-class ServiceType(StrEnum):
-    """Type of the Service that clients connect to."""
-
-    CLUSTER_IP = "ClusterIP"
-    NODE_PORT = "NodePort"
-    LOAD_BALANCER = "LoadBalancer"
 
 
 class Storage(Model):
@@ -259,77 +251,6 @@ class UpdateStrategy(Model):
     """Whether to restart no further member; a restart that has begun is completed."""
     partition: int = whole("spec.updateStrategy.partition", 0, MEMBERS_LIMIT, 0)
     """Members with an index below this one are not restarted."""
-
-
-_HOST = "^([A-Za-z0-9.:-]|[{](member|ordinal)[}])+$"
-
-
-class AnnounceAddresses(Model):
-    """Addresses of the members for cluster clients that cannot reach the pods' own."""
-
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            (
-                "self.host.contains('{member}') || self.host.contains('{ordinal}') || self.portStep > 0",
-                "spec.resp.cluster.announce gives all members one address; put {member} or {ordinal} into "
-                "host, or set portStep",
-            )
-        )
-    )
-
-    host: str = Field(
-        max_length=HOST_CHARACTERS_MAX,
-        pattern=_HOST,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{_HOST}')",
-                "spec.resp.cluster.announce.host must be a host name or an address, with {member} or "
-                "{ordinal} in place of what differs",
-            )
-        ),
-    )
-    """Host name or address; `{member}` is the member's name, `{ordinal}` the number at its end."""
-    port: int = whole("spec.resp.cluster.announce.port", 1, 65_535, 6380)
-    read_port: int = whole("spec.resp.cluster.announce.readPort", 1, 65_535, 6381)
-    """Port where backups answer reads."""
-    port_step: int = whole("spec.resp.cluster.announce.portStep", 0, 100, 0)
-    """Times the member's number, added to both ports."""
-
-
-class RespCluster(Model):
-    """What clients of the Redis Cluster protocol are given."""
-
-    announce: AnnounceAddresses | None = None
-    """Addresses instead of the pods' own."""
-
-    @property
-    def announced(self) -> Announce:
-        """What members announce."""
-        found = self.announce
-        if found is None:
-            return POD_ADDRESSES
-        return Announce(found.host, found.port, found.read_port, found.port_step)
-
-
-class Resp(Model):
-    """Service for Redis clients, on port 6379."""
-
-    model_config = ConfigDict(
-        json_schema_extra=cel(
-            (
-                "!has(self.nodePort) || self.serviceType != 'ClusterIP'",
-                "spec.resp.nodePort needs spec.resp.serviceType NodePort or LoadBalancer; "
-                "set the type or leave nodePort out",
-            )
-        )
-    )
-
-    service_type: ServiceType = ServiceType.CLUSTER_IP
-    node_port: int | None = whole(
-        "spec.resp.nodePort", 1, 65_535, None, "most clusters allow 30000 to 32767 only"
-    )
-    """Port on the nodes; chosen by Kubernetes when omitted."""
-    cluster: RespCluster = Field(default_factory=RespCluster)
 
 
 class Keyspaces(Model):
@@ -511,6 +432,13 @@ class TabletCluster(Resource):
     def clients(self) -> ClientSecurity:
         """Return what clients must bring: the spec, but for what does not fall without an annotation."""
         return clients_of(self.security.clients, self.status.security, self.metadata.annotations)[0]
+
+    @property
+    def is_open_to_everyone(self) -> bool:
+        """Whether a load balancer lets in everyone, without TLS or without asking who it is."""
+        clients = self.clients
+        guarded = clients.asked_tls is not ClientTls.OFF and clients.proves_who_asks
+        return self.spec.resp.lets_everyone_in and not guarded
 
     @property
     def volumes_uid(self) -> str:

@@ -83,6 +83,7 @@ class Reason(StrEnum):
     TOO_MANY_USERS = "TooManyUsers"
     CERTIFICATE_ENDS = "CertificateEnds"
     NOT_ASKED = "NotAsked"
+    OPEN_LOAD_BALANCER = "OpenLoadBalancer"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
     VOLUME_TOO_SMALL = "VolumeTooSmall"

@@ -22,9 +22,9 @@ EXCEPT_MAX = 16
 """Most blocks that are left out of one."""
 CIDR_LENGTH = 43
 
-_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_CIDR = (
-    f"^({_OCTET}[.]){{3}}{_OCTET}/(3[0-2]|[12]?[0-9])$"
+OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+CIDR = (
+    f"^({OCTET}[.]){{3}}{OCTET}/(3[0-2]|[12]?[0-9])$"
     "|^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
 )
 _AT = "spec.security.networkPolicy"
@@ -35,10 +35,10 @@ Cidr = Annotated[
     str,
     Field(
         max_length=CIDR_LENGTH,
-        pattern=_CIDR,
+        pattern=CIDR,
         json_schema_extra=cel(
             (
-                f"self.matches('{_CIDR}')",
+                f"self.matches('{CIDR}')",
                 f"{_AT}: a block of addresses is written as 10.0.0.0/24 or fd00::/64",
             )
         ),

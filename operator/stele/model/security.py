@@ -2,17 +2,49 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from ipaddress import ip_address
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
+from stele.core.kv.announce import HOST_CHARACTERS_MAX
 from stele.model.cluster_status import SecurityDefaults, SecurityStatus
 from stele.model.common import Model, cel
-from stele.model.network_policy import NetworkPolicy
+from stele.model.network_policy import OCTET, NetworkPolicy
 
 M = TypeVar("M", bound=Model)
+
+HOSTS_MAX = 32
+"""Most hosts in spec.security.clients.hosts."""
+
+_LABEL = "[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_HOST = (
+    f"^([*][.])?({_LABEL}[.])*[A-Za-z]([-A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
+    f"|^({OCTET}[.]){{3}}{OCTET}$"
+    "|^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*$"
+)
+_HOSTS = "spec.security.clients.hosts"
+Host = Annotated[
+    str,
+    Field(
+        max_length=HOST_CHARACTERS_MAX,
+        pattern=_HOST,
+        json_schema_extra=cel(
+            (
+                f"self.matches('{_HOST}')",
+                f"{_HOSTS}: each must be a host name or an address, such as redis.example.com, "
+                "*.redis.example.com or 203.0.113.7",
+            ),
+            (
+                "!self.lowerAscii().endsWith('.invalid')",
+                f"{_HOSTS}: names that end with .invalid are those of members among themselves; "
+                "leave them out",
+            ),
+        ),
+    ),
+]
 
 
 class ClientSecurity(Model):
@@ -36,6 +68,11 @@ class ClientSecurity(Model):
     auth: ClientAuth | None = None
     """Whether clients must authenticate; when omitted, Required in a cluster that began closed, Off
     otherwise."""
+    hosts: tuple[Host, ...] = Field(default_factory=tuple, max_length=HOSTS_MAX)
+    """Further host names and addresses that clients verify, such as a load balancer's.
+
+    Certificates of members are valid for them, too.
+    """
 
     @property
     def asked_tls(self) -> ClientTls:
@@ -48,6 +85,31 @@ class ClientSecurity(Model):
     @property
     def asked_auth(self) -> ClientAuth:
         return self.auth or ClientAuth.OFF
+
+    @property
+    def proves_who_asks(self) -> bool:
+        """Whether every client needs a password or a certificate."""
+        certified = (self.asked_tls, self.asked_certificates) == (
+            ClientTls.REQUIRED,
+            ClientCertificates.REQUIRE,
+        )
+        return certified or self.asked_auth is ClientAuth.REQUIRED
+
+    def problems(self) -> list[str]:
+        """Describe addresses of which no certificate can be made."""
+        return [
+            f"{_HOSTS}[{number}] is {host}, which is no address; write one such as 2001:db8::7"
+            for number, host in enumerate(self.hosts)
+            if ":" in host and not _is_address(host)
+        ]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class TlsAmongMembers(StrEnum):

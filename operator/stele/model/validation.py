@@ -28,7 +28,7 @@ def problems(cluster: TabletCluster) -> list[Problem]:
         *_too_few_members(cluster),
         *_requests_above_limits(cluster),
         *_volume_too_small(cluster),
-        *_unusable_blocks(cluster),
+        *_unusable_addresses(cluster),
     ]
 
 
@@ -68,8 +68,9 @@ def _volume_too_small(cluster: TabletCluster) -> list[Problem]:
     return [Problem(Reason.VOLUME_TOO_SMALL, message)]
 
 
-def _unusable_blocks(cluster: TabletCluster) -> list[Problem]:
-    """Report blocks of addresses of which Kubernetes makes no NetworkPolicy."""
-    policy = cluster.security.network_policy
-    found = policy.problems() if policy.enabled else ()
+def _unusable_addresses(cluster: TabletCluster) -> list[Problem]:
+    """Report addresses, and blocks of them, of which Kubernetes or a certificate can have none."""
+    security = cluster.security
+    blocks = security.network_policy.problems() if security.network_policy.enabled else ()
+    found = (*blocks, *cluster.spec.resp.problems(), *security.clients.problems())
     return [Problem(Reason.INVALID_RESOURCE, text) for text in found]
