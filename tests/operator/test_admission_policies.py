@@ -393,9 +393,12 @@ def test_other_namespaces_are_not_looked_at(scene: Scene, namespace: str) -> Non
     _await(lambda: not scene.plane.run("kubectl", *create, stdin=documents(plain_pod())).returncode)
 
 
+UNPROTECTED = ("deletionProtection.enabled=false", "openPortProtection.enabled=false")
+
+
 def test_the_policies_are_off_unless_they_are_asked_for(bare_control_plane: ControlPlane) -> None:
     def policies(*sets: str) -> list[str]:
-        found = by_kind(render(bare_control_plane, "shop", "deletionProtection.enabled=false", *sets))
+        found = by_kind(render(bare_control_plane, "shop", *UNPROTECTED, *sets))
         return [each["metadata"]["name"] for each in found.get("ValidatingAdmissionPolicy", [])]
 
     asked = "admissionPolicies.enabled=true"

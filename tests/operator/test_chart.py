@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster.control_plane import REPOSITORY, ControlPlane
+from e2e.cluster.control_plane import REPOSITORY, ControlPlane, documents
 from stele import __version__
 from stele.adapters.environment import read
 from stele.adapters.kubernetes.bulk_job import DEFAULTS, manifest
@@ -462,9 +462,76 @@ def test_a_protected_cluster_is_not_deleted(control_plane: ControlPlane, namespa
             control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
 
 
-@pytest.mark.parametrize("off", ["deletionProtection.enabled=false", "rbac.clusterScoped=false"])
-def test_the_protection_can_be_left_out(bare_control_plane: ControlPlane, off: str) -> None:
-    assert "ValidatingAdmissionPolicy" not in by_kind(render(bare_control_plane, "shop", off))
+BALANCED = {"serviceType": "LoadBalancer"}
+OFF = {"tls": "Off", "auth": "Off"}
+ALLOWED_OPEN = {"stele.dev/allow-open-port": "true"}
+LEFT_OPEN = "is LoadBalancer, spec.resp.loadBalancerSourceRanges lets in every address"
+
+
+def exposed(
+    name: str, resp: dict[str, Any], clients: dict[str, str], annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
+    spec = {"members": 1, "storage": {"size": "1Gi"}, "resp": resp, "security": {"clients": clients}}
+    metadata = {"name": name, "annotations": annotations or {}}
+    return {**CLUSTER, "kind": "TabletCluster", "metadata": metadata, "spec": spec}
+
+
+def test_an_open_load_balancer_is_refused_unless_it_is_allowed_or_there_already(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    rendered = by_kind(render(control_plane, namespace, "deletionProtection.enabled=false"))
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    policies = [each for kind in kinds for each in rendered[kind]]
+    control_plane.apply(namespace, exposed("old", BALANCED, OFF), exposed("late", BALANCED, {}))
+    status = ("--subresource=status", "--type=merge", "-p")
+    control_plane.apply(namespace, *policies)
+
+    def told(*bodies: dict[str, Any]) -> str:
+        done = control_plane.run(
+            "kubectl", "apply", "-n", namespace, "--dry-run=server", "-f", "-", stdin=documents(*bodies)
+        )
+        return "" if done.returncode == 0 else done.stderr
+
+    try:
+        for _ in range(100):  # It takes a moment until a new policy is in force.
+            if LEFT_OPEN in told(exposed("new", BALANCED, OFF)):
+                break
+            time.sleep(0.1)
+        for clients in (OFF, {"tls": "Off"}, {"auth": "Off"}, {"tls": "Optional", "auth": "Off"}):
+            assert LEFT_OPEN in told(exposed("new", BALANCED, clients)), clients
+        everyone = BALANCED | {"loadBalancerSourceRanges": ["10.0.0.0/8", "::/0"]}
+        assert LEFT_OPEN in told(exposed("new", everyone, OFF))
+        certified = {"auth": "Off", "tls": "Required", "clientCertificates": "Require"}
+        some = BALANCED | {"loadBalancerSourceRanges": ["10.0.0.0/8"]}
+        for resp, clients in ((BALANCED, {}), (BALANCED, certified), (some, OFF), ({}, OFF)):
+            assert told(exposed("new", resp, clients)) == ""
+        assert told(exposed("new", BALANCED, OFF, ALLOWED_OPEN)) == ""
+        assert told({**CLUSTER, "kind": "TabletCluster", "metadata": {"name": "new"}, "spec": PLAIN}) == ""
+
+        assert told(exposed("old", BALANCED, OFF | {"tls": "Off"})) == "", "what is open can be changed"
+        closed = exposed("late", BALANCED, {})
+        open_by_default = '{"status": {"security": {"defaults": "Open"}}}'
+        control_plane.kubectl("patch", "-n", namespace, "stc", "old", *status, open_by_default)
+        assert told(exposed("old", BALANCED, {})) == ""
+        assert told(closed) == ""
+        assert LEFT_OPEN in told(exposed("late", BALANCED, OFF))
+    finally:
+        for each in policies:
+            control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+PLAIN = {"members": 1, "storage": {"size": "1Gi"}}
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        ("deletionProtection.enabled=false", "openPortProtection.enabled=false"),
+        ("rbac.clusterScoped=false",),
+    ],
+)
+def test_the_protections_can_be_left_out(bare_control_plane: ControlPlane, off: tuple[str, ...]) -> None:
+    assert "ValidatingAdmissionPolicy" not in by_kind(render(bare_control_plane, "shop", *off))
 
 
 def test_kubernetes_1_29_has_no_such_policy(bare_control_plane: ControlPlane) -> None:
@@ -598,6 +665,7 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         "networkPolicy",
         "metrics",
         "deletionProtection",
+        "openPortProtection",
         "admissionPolicies",
         "images.allowed",
         "spark",
