@@ -21,7 +21,7 @@ from stele import __version__
 from stele.adapters.environment import read
 from stele.adapters.kubernetes.bulk_job import DEFAULTS, manifest
 from stele.master.manifests import copier_pod, labels, member_pod
-from stele.master.network_rules import OPERATOR
+from stele.master.network_rules import API_SERVER_PORTS, DNS_PORTS, OPERATOR
 from stele.master.settings import Settings
 from stele.model import TabletCluster, TabletMember
 from stele.wire.pods import (
@@ -156,6 +156,18 @@ def test_lint_finds_nothing(bare_control_plane: ControlPlane) -> None:
             "networkPolicy.clients[0].podSelector.matchLabels.app=shop",
             "networkPolicy.admins[0].ipBlock.cidr=10.0.0.0/24",
         ),
+        (
+            "networkPolicy.operator.enabled=true",
+            "networkPolicy.operator.egress[0].ports[0].port=9443",
+            "networkPolicy.metrics[0].podSelector.matchLabels.app=prometheus",
+            "commonLabels.team=shop",
+            "operator.podLabels.team=other",
+            "operator.deploymentStrategy.type=Recreate",
+            "operator.livenessProbe.periodSeconds=20",
+            "operator.readinessProbe.failureThreshold=9",
+            r"serviceAccounts.annotations.member.example\.com/role=a",
+        ),
+        ("networkPolicy.operator.enabled=true", "watchNamespaces={*}"),
     ],
     ids=str,
 )
@@ -428,6 +440,120 @@ def test_network_policies_are_off_and_take_further_peers(bare_control_plane: Con
     assert rules["members", 7004] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
 
 
+def test_who_reaches_the_operator_and_whom_it_reaches(bare_control_plane: ControlPlane) -> None:
+    def plugin(*sets: str) -> tuple[NetworkPlugin, End, End]:
+        rendered = by_kind(render(bare_control_plane, "shop", "networkPolicy.operator.enabled=true", *sets))
+        (deployment,), (test,) = rendered["Deployment"], rendered["Pod"]
+        operator = deployment["spec"]["template"]["metadata"]["labels"]
+        assert [each["metadata"]["name"] for each in rendered["NetworkPolicy"]] == ["stele-operator"]
+        ends = End("shop", operator), End("shop", test["metadata"]["labels"])
+        return NetworkPlugin(rendered["NetworkPolicy"]), *ends
+
+    scraper, api_server = End("monitoring", {"app": "prometheus"}), End(address="172.18.0.2")
+    policies, operator, test = plugin("watchNamespaces={a}")
+    for caller in (scraper, test, api_server):
+        assert policies.connects(caller, operator, 8080)
+        assert not policies.connects(caller, operator, 8081)
+    for place, watched in (("a", True), ("b", False)):
+        member, copier = End(place, labels("demo", "member", "demo-0")), End(place, labels("demo", "copier"))
+        reached = {port for port in range(6000, 8000) if policies.connects(operator, member, port)}
+        assert reached == ({6443, 7001} if watched else {6443}), "6443 is open for the API server anywhere"
+        assert policies.connects(operator, copier, 7010) is watched
+    for port in API_SERVER_PORTS:
+        assert policies.connects(operator, api_server, port)
+    for port in DNS_PORTS:
+        for protocol in ("UDP", "TCP"):
+            assert policies.connects(operator, End("kube-system"), port, protocol)
+    assert not policies.connects(operator, api_server, 9443)
+
+    selector = "namespaceSelector.matchLabels"
+    of_metrics = rf"networkPolicy.metrics[0].{selector}.kubernetes\.io/metadata\.name=monitoring"
+    policies, operator, test = plugin(of_metrics, "networkPolicy.operator.egress[0].ports[0].port=9443")
+    assert policies.connects(scraper, operator, 8080)
+    assert policies.connects(test, operator, 8080)
+    assert not policies.connects(End("a"), operator, 8080)
+    assert policies.connects(operator, api_server, 9443)
+
+    policies, operator, _ = plugin("watchNamespaces={*}")
+    assert policies.connects(operator, End("any", labels("demo", "member", "demo-0")), 7001)
+
+
+def test_labels_in_common_are_on_every_object(bare_control_plane: ControlPlane) -> None:
+    more = ("networkPolicy.enabled=true", "networkPolicy.operator.enabled=true", "operator.replicas=2")
+    metrics = [
+        f"metrics.{each}.enabled=true"
+        for each in ("podMonitor", "serviceMonitor", "prometheusRule", "dashboards")
+    ]
+    sets = ("admissionPolicies.enabled=true", *more, *metrics, "metrics.podMonitor.labels.team=metrics")
+    plain, labelled = (
+        by_kind(render(bare_control_plane, "shop", *sets, *each)) for each in ((), ("commonLabels.team=7up",))
+    )
+    for kind, objects in labelled.items():
+        for each, before in zip(objects, plain[kind], strict=True):
+            team = {"team": "metrics" if kind == "PodMonitor" else "7up"}
+            assert each["metadata"]["labels"] == before["metadata"]["labels"] | team, (kind, each["metadata"])
+            assert each["metadata"].keys() == before["metadata"].keys()
+            if kind in ("Deployment", "CustomResourceDefinition", "Secret"):
+                continue
+            assert {**each, "metadata": 0} == {**before, "metadata": 0}
+    (deployment,), (old,) = labelled["Deployment"], plain["Deployment"]
+    assert deployment["spec"].pop("template")["metadata"]["labels"]["team"] == "7up"
+    del old["spec"]["template"]
+    assert deployment["spec"] == old["spec"], "selectors do not change"
+    kinds = (each["CustomResourceDefinition"] for each in (labelled, plain))
+    assert all(each["spec"] == before["spec"] for each, before in zip(*kinds, strict=True))
+
+
+def test_accounts_have_annotations_of_their_own(bare_control_plane: ControlPlane) -> None:
+    names = ("operator", "member", "spark", "executor")
+    sets = [rf"serviceAccounts.annotations.{name}.example\.com/role={name}" for name in names]
+    rendered = by_kind(render(bare_control_plane, "shop", *sets))["ServiceAccount"]
+    found = {each["metadata"]["name"]: each["metadata"]["annotations"] for each in rendered}
+    assert found == {f"stele-{name}": {"example.com/role": name} for name in names}
+
+
+def test_probes_and_strategy_can_be_others(bare_control_plane: ControlPlane) -> None:
+    probes = ("livenessProbe.periodSeconds=20", "readinessProbe.initialDelaySeconds=5")
+    sets = (*probes, "deploymentStrategy.type=Recreate")
+    rendered = by_kind(render(bare_control_plane, "shop", *(f"operator.{each}" for each in sets)))
+    (spec,) = (each["spec"] for each in rendered["Deployment"])
+    (container,) = spec["template"]["spec"]["containers"]
+    assert spec["strategy"] == {"type": "Recreate"}
+    assert container["livenessProbe"] == {
+        "httpGet": {"path": "/healthz", "port": "http"},
+        "periodSeconds": 20,
+        "timeoutSeconds": 5,
+        "failureThreshold": 6,
+    }
+    assert container["readinessProbe"] == {
+        "httpGet": {"path": "/readyz", "port": "http"},
+        "initialDelaySeconds": 5,
+        "periodSeconds": 3,
+        "timeoutSeconds": 3,
+    }
+
+
+def test_further_objects_are_templates(bare_control_plane: ControlPlane) -> None:
+    text = 'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ include "stele.operator" . }}-more\n'
+    extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Namespace }}-a"}}
+    values = json.dumps({"extraObjects": [extra, text]})
+    done = bare_control_plane.run(
+        "helm", "template", "stele", CHART, "-n", "shop", "--kube-version=v1.34.4", "-f", "-", stdin=values
+    )
+    names = [each["metadata"]["name"] for each in by_kind(done.stdout)["ConfigMap"]]
+    assert {"shop-a", "stele-operator-more"} < set(names), done.stderr
+
+
+def test_the_chart_says_which_resources_it_has() -> None:
+    chart = yaml.safe_load((REPOSITORY / "charts/stele/Chart.yaml").read_text())
+    listed = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
+    defined = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
+    assert sorted((each["name"], each["kind"], each["version"]) for each in listed) == sorted(
+        (each["metadata"]["name"], each["spec"]["names"]["kind"], each["spec"]["versions"][0]["name"])
+        for each in defined
+    )
+
+
 PROTECTED = {"stele.dev/deletion-protection": "true"}
 
 
@@ -578,6 +704,18 @@ def test_a_restricted_namespace_admits_the_operator_and_its_test(
         ("images.allowed={a*b}", "at '/images/allowed/0'"),
         ("crds.instal=false", "at '/crds': additional properties 'instal' not allowed"),
         ("replicas=3", "additional properties 'replicas' not allowed"),
+        (r"commonLabels.stele\.dev/team=shop", "at '/commonLabels/stele.dev~1team': 'not' failed"),
+        (r"commonLabels.app\.kubernetes\.io/name=shop", "at '/commonLabels/app.kubernetes.io~1name'"),
+        ("commonLabels.te am=a", "at '/commonLabels': additional properties 'te am' not allowed"),
+        ("commonLabels.team=a b", "at '/commonLabels/team'"),
+        ("operator.livenessProbe.path=/", "additional properties 'path' not allowed"),
+        (
+            "operator.deploymentStrategy.type=Blue",
+            "at '/operator/deploymentStrategy/type': value must be one",
+        ),
+        ("serviceAccounts.annotations.members.a=b", "additional properties 'members' not allowed"),
+        ("extraObjects={7}", "at '/extraObjects/0'"),
+        ("networkPolicy.operator=true", "at '/networkPolicy/operator': got boolean, want object"),
     ],
 )
 def test_bad_values_are_refused_with_their_name(
@@ -674,6 +812,12 @@ def test_an_upgrade_that_reuses_values_of_an_older_chart_gets_the_defaults(
         "images.bulk",
         "images.registry",
         "images.tag",
+        "commonLabels",
+        "extraObjects",
+        "serviceAccounts.annotations",
+        "operator.deploymentStrategy",
+        "operator.livenessProbe",
+        "operator.readinessProbe",
         "operator.page",
         "operator.podDisruptionBudget",
         "operator.topologySpreadConstraints",

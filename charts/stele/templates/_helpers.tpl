@@ -146,13 +146,30 @@ app.kubernetes.io/name: stele-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "stele.labels" -}}
+{{- define "stele.ownLabels" -}}
 {{ include "stele.selector" . }}
 app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: stele
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The chart's own labels, then those of `more`, then those that are common to all objects: the first one counts. */}}
+{{- define "stele.labelsAnd" -}}
+{{- merge (include "stele.ownLabels" .root | fromYaml) (default dict .more) (default dict .root.Values.commonLabels) | toYaml -}}
+{{- end -}}
+
+{{- define "stele.labels" -}}
+{{- include "stele.labelsAnd" (dict "root" .) -}}
+{{- end -}}
+
+{{/* Annotations of a ServiceAccount, by its part: operator, member, spark or executor. */}}
+{{- define "stele.accountAnnotations" -}}
+{{- with index (default dict .root.Values.serviceAccounts.annotations) .part }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* An image of the values, by the key under `images`: its whole name, or what that is put together from. */}}
