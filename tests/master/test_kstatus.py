@@ -150,6 +150,16 @@ def lose_volume(state: State) -> None:
     liveness.member_object = MemberObject(2, "demo-2", pod=pod, node="n1")
 
 
+def lack_image(reason: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        liveness = state.membership.liveness[2]
+        liveness.answered_seconds = 0.0
+        pod = PodFacts("u", "", "", ended=False, problem=f'{reason}: Back-off pulling image "a/b:1"')
+        liveness.member_object = MemberObject(2, "demo-2", pod=pod)
+
+    return change
+
+
 def silence(state: State) -> None:
     del state.membership.liveness[2]
 
@@ -185,6 +195,9 @@ CLUSTERS: dict[str, tuple[Callable[[View], View], str, str]] = {
     "a volume of a lost node": (state_of(lose_volume), "Failed", "VolumeUnavailable"),
     "members are updated": (state_of(roll), "InProgress", "RollingUpdate"),
     "an update that fails": (state_of(fail_update), "Failed", "UpdateFailed"),
+    "an image that is not there": (state_of(lack_image("ImagePullBackOff")), "Failed", "ImagePullFailed"),
+    "no name of an image": (state_of(lack_image("InvalidImageName")), "Failed", "ImagePullFailed"),
+    "an image that may come": (state_of(lack_image("ErrImagePull")), "InProgress", "MembersStarting"),
     "an old build": (state_of(lack_features), "Failed", "MembersIncompatible"),
     "no rights for Spark": (changed(spark_problem="give them"), "Current", "AsDesired"),
     "no rights for Spark alone": (
@@ -220,6 +233,35 @@ def test_what_keeps_a_pod_from_starting_is_said_at_the_cluster(formed: bool) -> 
     shown = status.cluster_status(cluster(), seen, "")
     text = next(each.message for each in shown.conditions if each.type == "Ready")
     assert text.endswith("demo-2: ErrImagePull: no:such is not found" + ("" if formed else ")"))
+
+
+@pytest.mark.parametrize("formed", [True, False])
+def test_an_image_that_cannot_be_pulled_is_reported_until_it_can(formed: bool) -> None:
+    """Kubernetes alternates between two reasons, while it tries again."""
+    before = cluster()
+
+    def shown(*changes: Callable[[State], None]) -> tuple[str, str]:
+        nonlocal before
+        seen = view((0, 1), (1, 0))
+        if not formed:
+            liveness = seen.state.membership.liveness
+            seen = replace(seen, state=State(1, PartitionTable.empty(8), 1, 0, 0.0))
+            seen.state.membership.liveness.update(liveness)
+        for change in changes:
+            change(seen.state)
+        found = status.cluster_status(before, seen, "")
+        before = before.model_copy(update={"status": found})
+        return judged(found, 7)
+
+    starting = ("InProgress", "MembersStarting" if formed else "Forming")
+    assert shown(lack_image("ErrImagePull")) == starting
+    for reason in ("ImagePullBackOff", "ErrImagePull", "ImagePullBackOff"):
+        assert shown(lack_image(reason)) == ("Failed", "ImagePullFailed")
+    text = next(each.message for each in before.status.conditions if each.type == "Stalled")
+    assert text.startswith('demo-2: ImagePullBackOff: Back-off pulling image "a/b:1"; correct spec.images')
+    assert shown(lack_image("CrashLoopBackOff")) == starting
+    assert shown(lack_image("ErrImagePull")) == starting
+    assert shown(lack_image("ImagePullBackOff"), fail_update) == ("Failed", "UpdateFailed")
 
 
 def test_nothing_is_under_way_while_a_user_holds_it_back() -> None:

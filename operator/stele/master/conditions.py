@@ -17,6 +17,10 @@ from stele.model.validation import Problem, problems
 STALL_SECONDS = 60.0
 """Seconds without progress after which a plan is shown as stalled."""
 
+PULL_FAILED = {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+FIRST_PULL_FAILED = "ErrImagePull"
+"""Kubernetes' reasons of a container whose image cannot be pulled."""
+
 NOT_FORMED = "the cluster is new: partitions are assigned when its members are ready"
 
 
@@ -47,7 +51,7 @@ def cluster_conditions(cluster: TabletCluster, view: View) -> Conditions:
 
 def _verdict(cluster: TabletCluster, view: View) -> Verdict:
     lasting = [*_blocked(view), *problems(cluster), *_incompatible(view), *_lost_for_good(view)]
-    if stalled := [*lasting, *_stuck(view), *_in_doubt(view)]:
+    if stalled := [*lasting, *_stuck(view), *_without_image(cluster, view), *_in_doubt(view)]:
         return Progress.STALLED, stalled[0].reason, "; ".join(problem.message for problem in stalled)
     if left := _left_to_do(view):
         return Progress.HELD if _is_held(view) else Progress.UNDER_WAY, *left
@@ -339,6 +343,27 @@ def _stuck(view: View) -> list[Problem]:
         f"{late[0].partition}: {late[0].step.value} for {seconds:.0f} s"
     )
     return [Problem(Reason.NO_PROGRESS, text)]
+
+
+def _without_image(cluster: TabletCluster, view: View) -> list[Problem]:
+    """Report a member whose image cannot be pulled, unless it is one that was restarted.
+
+    After a first failure, and while Kubernetes tries again, its reason is FIRST_PULL_FAILED: that alone may
+    be over in a moment, and does not end what was reported before.
+    """
+    before = find_condition(cluster.status.conditions, ConditionType.STALLED)
+    known = before is not None and before.reason == Reason.IMAGE_PULL_FAILED
+    reasons = {*PULL_FAILED, FIRST_PULL_FAILED} if known else PULL_FAILED
+    failing = [each for each in view.pod_problems if each[1].partition(":")[0] in reasons]
+    if view.state.stops.update_problem or not failing:
+        return []
+    name, text = failing[0]
+    more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
+    remedy = (
+        "correct spec.images.member or the Secrets that images are pulled with (spec.podTemplate."
+        "imagePullSecrets, or images of the chart); a pod that is there already gets them when you delete it"
+    )
+    return [Problem(Reason.IMAGE_PULL_FAILED, f"{name}{more}: {text}; {remedy}")]
 
 
 def _failing_services(state: State) -> str:

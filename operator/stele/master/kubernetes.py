@@ -121,6 +121,7 @@ class KubernetesClusterObjects:
         self._security = ClusterSecurity(api, cache, settings, cluster.key)
         self._policies = NetworkPolicies(api, cache, self._children, settings.own_namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
+        self._may_have_budget = True
         self._read: Object | None = None
         self.unreadable: Unreadable | None = None
         self.shown: TabletClusterStatus | None = None
@@ -332,10 +333,7 @@ class KubernetesClusterObjects:
         yield children.apply(SERVICES, manifests.headless_service(cluster), uid)
         yield children.apply(SERVICES, manifests.client_service(cluster), uid)
         if self._state is not None:
-            parts = partition_counts(self._state, cluster.spec.replicas)
-            members = len(self._state.table.members)
-            budget = manifests.budget(cluster, members, parts.safe == parts.total)
-            yield children.apply(BUDGETS, budget, uid)
+            yield self._ensure_budget(cluster, self._state)
         yield self._revisions.note(cluster)
         yield self._ensure_keyspaces()
         listed = [member for _, member in self._members.listed]
@@ -343,6 +341,18 @@ class KubernetesClusterObjects:
         # It mounts its certificate, which is made before.
         yield self._ensure_copier(cluster)
         yield self._policies.ensure(cluster, self._now())
+
+    async def _ensure_budget(self, cluster: TabletCluster, state: State) -> None:
+        """Keep the disruption budget; delete it once, where the spec asks for none."""
+        uid, children = self.cluster_uid, self._children
+        if cluster.spec.pod_disruption_budget.enabled:
+            parts = partition_counts(state, cluster.spec.replicas)
+            all_safe = parts.safe == parts.total
+            self._may_have_budget = True
+            await children.apply(BUDGETS, manifests.budget(cluster, len(state.table.members), all_safe), uid)
+        elif self._may_have_budget:
+            await children.withdraw(BUDGETS, cluster.metadata.name, uid)
+            self._may_have_budget = False
 
     async def _ensure_keyspaces(self) -> None:
         """Store the catalog of keyspaces and take the next step of those that are deleted, as the master."""

@@ -109,10 +109,15 @@ class View:
     @property
     def cannot_start(self) -> str:
         """Return what Kubernetes says about the first pod that cannot start; where to look when nothing."""
+        texts = (f"{name}: {problem}" for name, problem in self.pod_problems)
+        return next(texts, "the Events of a pod say why it does not start")
+
+    @property
+    def pod_problems(self) -> list[tuple[str, str]]:
+        """Return members whose pods cannot start, and what Kubernetes says about each."""
         objects = (each.member_object for _, each in sorted(self.state.membership.liveness.items()))
         pods = ((each.name, each.pod) for each in objects if each is not None and each.pod is not None)
-        texts = (f"{name}: {pod.problem}" for name, pod in pods if pod.problem)
-        return next(texts, "the Events of a pod say why it does not start")
+        return [(name, pod.problem) for name, pod in pods if pod.problem]
 
     @property
     def as_desired(self) -> str:

@@ -280,6 +280,16 @@ class Placement(Model):
     """Node labels, widest first, by which the copies of a partition are kept apart where possible."""
 
 
+class PodDisruptionBudget(Model):
+    """How drains of nodes treat the members."""
+
+    enabled: bool = True
+    """Whether the operator keeps a PodDisruptionBudget.
+
+    It lets one member go at a time, and none while a partition lacks a copy.
+    """
+
+
 class Images(Model):
     """Images that override those of the operator's installation."""
 
@@ -376,6 +386,7 @@ class TabletClusterSpec(Model):
     keyspaces: Keyspaces = Field(default_factory=Keyspaces)
     resources: Resources = Field(default_factory=Resources)
     placement: Placement = Field(default_factory=Placement)
+    pod_disruption_budget: PodDisruptionBudget = Field(default_factory=PodDisruptionBudget)
     images: Images = Field(default_factory=Images)
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     log_level: LogLevel = LogLevel.INFO

@@ -86,6 +86,7 @@ class Reason(StrEnum):
     OPEN_LOAD_BALANCER = "OpenLoadBalancer"
     TOPOLOGY_UNKNOWN = "TopologyUnknown"
     UPDATE_FAILED = "UpdateFailed"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
     VOLUME_TOO_SMALL = "VolumeTooSmall"
     VOLUME_CANNOT_GROW = "VolumeCannotGrow"
     VOLUME_UNAVAILABLE = "VolumeUnavailable"

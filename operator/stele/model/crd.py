@@ -65,6 +65,7 @@ DEFINITIONS = (
             Column("Desired", ".spec.members", "integer"),
             Column("Ready", ".status.members.ready", "integer"),
             Column("Updated", ".status.members.updated", "integer"),
+            Column("Available", '.status.conditions[?(@.type=="Available")].status'),
             Column("Partitions", ".status.partitions.total", "integer"),
             Column("Safe", ".status.partitions.safe", "integer"),
             Column("Under-Replicated", ".status.partitions.underReplicated", "integer"),
@@ -76,6 +77,7 @@ DEFINITIONS = (
             Column("Lost", ".status.partitions.lost", "integer", 1),
             Column("Epoch", ".status.epoch", "integer", 1),
             Column("Stamp", ".status.stamp", "string", 1),
+            Column("Image", ".status.memberImage", "string", 1),
             Column("Message", ".status.message", "string", 1),
         ),
         {
