@@ -187,7 +187,8 @@ class FakeWorld:
     def _check_has_heard(self, index: MemberIndex, pod: Pod, member: FakeMember) -> None:
         """A member that answers knows the end of each migration before its process ends."""
         named = [number for number, row in member.rows.items() if index in row.replicas]
-        answers = member.alive and not pod.ended and pod.address not in self.net.cut
+        known = self.volumes.get(index) is member
+        answers = known and member.alive and not pod.ended and pod.address not in self.net.cut
         assert not (answers and named), f"{index} is removed, and its rows name it: {named}"
 
     async def force_delete_pod(self, index: MemberIndex, pod_uid: str) -> None:
