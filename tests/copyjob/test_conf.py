@@ -81,6 +81,19 @@ def test_drivers_and_executors_know_each_other_by_a_secret_that_pods_do_not_show
     assert volume["secret"]["defaultMode"] == 0o440, "the user of the image is in the group of its volumes"
 
 
+def test_a_driver_in_local_mode_makes_a_secret_of_its_own():
+    """Its ports are on loopback, which every user of the machine reaches."""
+    conf = spark_conf(read_settings({"STELE_SPARK_MASTER": "local[2]"}), JOB, "/t")
+    assert (conf["spark.authenticate"], conf["spark.network.crypto.enabled"]) == ("true", "true")
+    assert "spark.authenticate.secret.file" not in conf
+
+
+def test_each_claim_may_have_a_staging_folder_of_its_own():
+    assert read_settings(POD).staging_of("data-demo-1") == "/staging"
+    settings = read_settings(POD | {"STELE_STAGING": "/volumes/{claim}/staging"})
+    assert settings.staging_of("data-demo-1") == "/volumes/data-demo-1/staging"
+
+
 def test_drivers_are_told_of_no_files_since_they_serve_them_without_the_secret():
     for environment in (POD, {"STELE_SPARK_MASTER": "local[2]"}):
         conf = spark_conf(read_settings(environment), JOB, "/t")
@@ -123,7 +136,7 @@ def test_local_mode_needs_no_pod():
     settings = read_settings({"STELE_SPARK_MASTER": "local[2]"})
     conf = spark_conf(settings, JOB, "/t")
     assert conf["spark.master"] == "local[2]"
-    assert not [name for name in conf if "kubernetes" in name or "authenticate" in name]
+    assert not [name for name in conf if "kubernetes" in name or "secret" in name]
 
 
 @pytest.mark.parametrize(

@@ -51,24 +51,32 @@ def spark_conf(settings: Settings, job: CopyJob, template: str) -> dict[str, str
         "spark.task.maxFailures": str(TASK_FAILURES_MAX),
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
-    }
+    } | _authenticated()
     return common if settings.is_local else common | _kubernetes(settings, job, template)
 
 
 def _authenticated() -> dict[str, str]:
-    """Return the properties that authenticate and encrypt Spark's ports."""
+    """Return the properties that authenticate and encrypt Spark's ports.
+
+    On Kubernetes the secret is that of a file; a driver in local mode makes one of its own.
+    """
     crypto = "spark.network.crypto"
     return {
         "spark.authenticate": "true",
-        # Not the variants `.driver.file` and `.executor.file`: before an executor has connected to the
-        # driver, it only reads this one.
-        "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         f"{crypto}.enabled": "true",
         f"{crypto}.authEngineVersion": "2",
         # The default, CTR, does not detect bytes modified in transit.
         f"{crypto}.cipher": "AES/GCM/NoPadding",
         # Otherwise a holder of the secret could request an unencrypted connection.
         f"{crypto}.saslFallback": "false",
+    }
+
+
+def _secret_and_ports() -> dict[str, str]:
+    return {
+        # Not the variants `.driver.file` and `.executor.file`: before an executor has connected to the
+        # driver, it only reads this one.
+        "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(DRIVER_BLOCK_PORT),
         "spark.blockManager.port": str(EXECUTOR_BLOCK_PORT),
@@ -85,7 +93,7 @@ def _pull_secrets(settings: Settings) -> dict[str, str]:
 def _kubernetes(settings: Settings, job: CopyJob, template: str) -> dict[str, str]:
     k8s, volume = "spark.kubernetes", "spark.kubernetes.executor.volumes.persistentVolumeClaim.staging"
     overhead_mib = max(OVERHEAD_MIB_MIN, _mebibytes(job.memory) - HEAP_MIB)
-    return _authenticated() | {
+    return _secret_and_ports() | {
         "spark.submit.deployMode": "client",
         # Otherwise the application waits up to 30 s for executors before it accepts a job.
         "spark.scheduler.minRegisteredResourcesRatio": "0",

@@ -138,7 +138,7 @@ class Driver:
         job, settings = self._first, self._settings
         return Start(
             conf=spark_conf(settings, job, str(self._template)),
-            staging=str(settings.staging),
+            staging=settings.staging_of(job.claim),
             callback=settings.callback,
             slots=job.executors * job.cores,
             executor_seconds=0.0 if settings.is_local else EXECUTOR_SECONDS_MAX,

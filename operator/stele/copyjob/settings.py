@@ -35,7 +35,8 @@ class Settings:
     """Location of this pod, and settings of its drivers.
 
     `master` is Spark's master URL: the Kubernetes cluster of the pod, or `local[n]`, where the driver runs
-    the tasks and `staging` is a local directory. `start` identifies this start of the container.
+    the tasks and `staging` is a local directory, or one for each claim. `start` identifies this start of the
+    container.
     """
 
     image: str = setting("STELE_SPARK_IMAGE", "the image of the executors; local[N] needs none")
@@ -69,7 +70,9 @@ class Settings:
     port: Port = setting("STELE_COPIER_PORT", "jobs of the operator, progress of tasks", default=7010)
     drivers_max: Drivers = setting("STELE_DRIVERS_MAX", "Spark drivers that live at once", default=4)
     staging: Path = setting(
-        "STELE_STAGING", "where executors find the destination's staging folder", default=Path("/staging")
+        "STELE_STAGING",
+        "where executors find the destination's staging folder; {claim} in it is that of the job",
+        default=Path("/staging"),
     )
     scratch: Path = setting(
         "STELE_SCRATCH",
@@ -89,6 +92,10 @@ class Settings:
     def is_local(self) -> bool:
         """Whether Spark runs inside the driver, without Kubernetes."""
         return not self.master.startswith("k8s://")
+
+    def staging_of(self, claim: str) -> str:
+        """Return where tasks write what is for the member with this claim."""
+        return str(self.staging).replace("{claim}", claim)
 
     @property
     def callback(self) -> str:
