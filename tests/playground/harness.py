@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ class Ground:
         cluster = self.cluster()
         return 0 if cluster is None else cluster.status.epoch
 
-    def until_running(self) -> None:
+    def until_running(self, seconds: float = SECONDS_MAX) -> None:
         """Wait until nothing is left to do."""
-        until(self._is_settled, f"the cluster is Running: {self.said()}")
+        until(self._is_settled, f"the cluster is Running: {self.said()}", seconds)
 
     def _is_settled(self) -> bool:
         assert self.process is not None
@@ -89,11 +90,19 @@ class Ground:
         return found
 
     def members(self) -> list[int]:
-        """Ids of the processes that this playground started."""
+        """Ids of the processes of members."""
+        return self._with_setting("STELE_DATA_DIR")
+
+    def copiers(self) -> list[int]:
+        """Ids of the processes of the copier: itself, and Spark's."""
+        return self._with_setting("STELE_STAGING")
+
+    def _with_setting(self, name: str) -> list[int]:
+        """Ids of processes that have this setting, a place in the folder."""
         found = []
         for each in Path("/proc").glob("[0-9]*"):
             try:
-                ours = f"STELE_DATA_DIR={self.folder}/".encode() in (each / "environ").read_bytes()
+                ours = f"{name}={self.folder}/".encode() in (each / "environ").read_bytes()
             except OSError:
                 continue
             if ours:
@@ -111,5 +120,6 @@ class Ground:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for each in self.members():
-            os.kill(each, signal.SIGKILL)
+        for each in self.members() + self.copiers():
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)

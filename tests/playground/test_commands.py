@@ -1,5 +1,6 @@
 """The command line: help, what pages say, and mistakes of users."""
 
+import importlib.util
 import json
 import re
 import socket
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from stele.adapters.kubernetes.api import CLUSTERS
 from stele.errors import BadInput
+from stele.playground.cluster import Engine, Wanted, ensure_cluster
 from stele.playground.folder import CONTENT, held, remove, socket_of
 from stele.playground.main import app, main
+from stele.playground.objects import ObjectFiles
 from stele.playground.ports import address_of, choose_ports
 from tests.guard.pages import blocks
 from tests.guard.test_documented_commands import _refusal
@@ -49,6 +53,7 @@ def test_commands_of_pages_are_taken() -> None:
         (["down", "--yes"], 2, "there is no playground in"),
         (["up", "--members", "17"], 2, "--members is 17; expected 1 to 16"),
         (["up", "--partitions", "0"], 2, "spec.partitions is 0"),
+        (["up", "--engine", "Flink"], 2, "--engine"),
         (["dance"], 2, "dance"),
     ],
 )
@@ -56,6 +61,48 @@ def test_mistakes_are_named(tmp_path: Path, words: list[str], code: int, said: s
     where = ["--dir", str(tmp_path / "pg")] if words != ["dance"] else []
     assert main([words[0], *where, *words[1:]]) == code
     assert said in capsys.readouterr().err
+
+
+def test_pyspark_that_is_missing_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["up", "--engine", "Spark", "--dir", str(tmp_path / "pg")]) == 2
+    said = capsys.readouterr().err
+    assert "--engine Spark needs PySpark, which is not installed: pip install '.[playground,spark]'" in said
+    assert not (tmp_path / "pg" / "cluster.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        ("", "there is none on the PATH or in JAVA_HOME"),
+        ('openjdk version "11.0.2" 2019-01-15', "java is version 11"),
+        ('java version "1.8.0_292"', "java is version 1"),
+        ("not a Java", "there is none"),
+    ],
+)
+def test_java_that_is_missing_or_too_old_is_named(
+    tmp_path: Path, monkeypatch: Any, java: str, said: str, capsys: Any
+) -> None:
+    pytest.importorskip("pyspark")
+    (tmp_path / "bin").mkdir()
+    if java:
+        program = tmp_path / "bin" / "java"
+        program.write_text(f"#!/bin/sh\necho '{java}' >&2\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["up", "--engine", "spark", "--dir", str(tmp_path / "pg")]) == 2
+    shown = capsys.readouterr().err
+    assert f"--engine Spark needs Java 17 or newer, and {said}" in shown
+    assert "default-jre-headless, or use --engine Direct" in shown
+
+
+def test_an_engine_that_a_playground_has_not_is_named(tmp_path: Path) -> None:
+    files = ObjectFiles(tmp_path)
+    ensure_cluster(files, Wanted())
+    files.patch(CLUSTERS, "demo", {"spec": {"migration": {"engine": "Auto"}}})
+    with pytest.raises(BadInput, match=r"cluster\.yaml is Auto; expected Direct or Spark"):
+        ensure_cluster(files, Wanted())
+    assert ensure_cluster(files, Wanted(engine=Engine.DIRECT))["spec"]["migration"]["engine"] == "Direct"
 
 
 def test_a_folder_with_other_content_is_left_alone(tmp_path: Path, capsys: Any) -> None:

@@ -121,14 +121,14 @@ def test_what_up_cannot_change_is_named(files: ObjectFiles, wanted: Wanted, said
 
 
 @pytest.mark.parametrize(
-    "changes", [{"security": {"members": {"tls": "Required"}}}, {"migration": {"engine": "Spark"}}]
+    "changes", [{"security": {"members": {"tls": "Required"}}}, {"migration": {"engine": "Auto"}}]
 )
 def test_a_spec_that_would_wait_for_ever_is_refused(files: ObjectFiles, changes: Any) -> None:
     ensure_cluster(files, Wanted())
     files.patch(CLUSTERS, "demo", {"spec": {"migration": {"paused": True}}})
     ensure_cluster(files, Wanted())
     files.patch(CLUSTERS, "demo", {"spec": changes})
-    with pytest.raises(BadInput, match=f"spec.{next(iter(changes))} in cluster.yaml"):
+    with pytest.raises(BadInput, match=rf"spec\.{next(iter(changes))}.* in cluster\.yaml"):
         ensure_cluster(files, Wanted())
 
 

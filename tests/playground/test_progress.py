@@ -2,7 +2,7 @@
 
 import io
 
-from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, PODS
+from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, PODS, REBALANCES
 from stele.playground.files import Object
 from stele.playground.progress import Progress
 
@@ -31,6 +31,15 @@ def printed(out: io.StringIO) -> str:
     progress.changed(EVENTS, {"reason": "MemberJoined", "message": "demo-3 joined"}, False)
     progress.changed(CLUSTERS, cluster(0, 0), False)
     return out.getvalue()
+
+
+def test_what_copies_is_said_while_data_moves() -> None:
+    out = io.StringIO()
+    progress = Progress(out, lambda: 0.0)
+    for engine in ("Spark", None):
+        progress.changed(REBALANCES, {"metadata": {"name": "p"}, "status": {"engine": engine}}, False)
+        progress.changed(CLUSTERS, cluster(1, 2), False)
+    assert ["moved 1/3 by Spark [" in line for line in out.getvalue().splitlines()] == [True, False]
 
 
 def test_a_file_gets_a_line_for_each_change() -> None:

@@ -124,6 +124,7 @@ def _facts(cluster: "TabletCluster") -> Iterable[tuple[str, str]]:
         done = BAR_LETTERS * migrations.done // planned
         yield "", f"[{'#' * done}{'.' * (BAR_LETTERS - done)}] {migrations.done} of {planned}"
         yield "Rebalance", status.rebalance
+    yield "Engine", cluster.spec.migration.engine.value
     yield "Features", f"format {status.features}"
     yield "Table", f"epoch {status.epoch}, version sum {status.version_sum}, stamp {status.stamp or '-'}"
 

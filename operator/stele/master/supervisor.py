@@ -70,9 +70,16 @@ Key = tuple[str, str]
 class Supervisor:
     """Owns the cache and the loops of all clusters. A loop's failure does not affect the others."""
 
-    def __init__(self, api: Api, dial: Callable[[MemberDialling], MemberClient], settings: Settings) -> None:
-        """`dial` returns the client for the members of one cluster."""
-        self._api, self._dial, self._settings = api, dial, settings
+    def __init__(
+        self,
+        api: Api,
+        dial: Callable[[MemberDialling], MemberClient],
+        settings: Settings,
+        dial_copier: Callable[[str, CopierDialling], CopierClient] = CopierClient,
+    ) -> None:
+        """`dial` returns the client for the members of one cluster, `dial_copier` that for the URL of its
+        copier."""
+        self._api, self._dial, self._settings, self._dial_copier = api, dial, settings, dial_copier
         self.cache = Cache(self._changed)
         self._loops: dict[Key, ClusterLoop] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -226,7 +233,7 @@ class Supervisor:
         dialling = CopierDialling(objects.master_certificate, objects.cluster)
 
         def connect(url: str) -> CopierClient:
-            return CopierClient(url, dialling)
+            return self._dial_copier(url, dialling)
 
         copier = SparkJobs(objects.cluster, objects.copier_url, objects.trusted, wake, connect)
         key = (meta.namespace, meta.name)

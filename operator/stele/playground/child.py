@@ -1,4 +1,4 @@
-"""`python -m stele.playground.child PROGRAM ...`: run a member's program, and end when the playground does.
+"""`python -m stele.playground.child PROGRAM ...`: run a program of a pod, and end when the playground does.
 
 Not even a playground that is killed leaves members behind, which would hold their volumes and ports.
 """
@@ -31,7 +31,11 @@ def _program(name: str) -> Callable[[list[str]], int]:
         from stele.transfer.__main__ import main as transfer
 
         return transfer
-    raise SystemExit(f"{name} is not a program of members")
+    if name == "stele-copier":
+        from stele.copyjob.__main__ import main as copier
+
+        return copier
+    raise SystemExit(f"{name} is not a program of members and copiers")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The TabletCluster of a playground: what it begins with, and what `up` changes."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from stele.adapters.kubernetes.api import CLUSTERS
 from stele.errors import BadInput
@@ -8,6 +9,7 @@ from stele.master.merge_patch import merged
 from stele.playground.files import Object
 from stele.playground.limits import MEMBERS_MAX
 from stele.playground.objects import ObjectFiles
+from stele.playground.spark import check_spark
 
 NAME = "demo"
 
@@ -18,9 +20,19 @@ OPEN: Object = {
 }
 """On loopback, with nothing that makes certificates: said in words by `up`."""
 
+_FIRST: Object = {
+    "members": 3,
+    "storage": {"size": "10Gi"},
+    "migration": {"engine": "Direct"},
+    "security": OPEN,
+}
 
-KEPT: Object = {"migration": {"engine": "Direct"}, "security": OPEN}
-"""Fields of the spec without which a cluster would wait for what a playground does not have."""
+
+class Engine(StrEnum):
+    """What copies tablets: the members themselves, or Spark."""
+
+    DIRECT = "Direct"
+    SPARK = "Spark"
 
 
 @dataclass(frozen=True)
@@ -30,38 +42,44 @@ class Wanted:
     members: int | None = None
     replicas: int | None = None
     partitions: int | None = None
+    engine: Engine | None = None
 
     @property
     def given(self) -> Object:
         fields = {"members": self.members, "replicas": self.replicas, "partitions": self.partitions}
-        return {name: value for name, value in fields.items() if value is not None}
+        migration = {} if self.engine is None else {"migration": {"engine": self.engine.value}}
+        return {name: value for name, value in fields.items() if value is not None} | migration
 
 
 def ensure_cluster(files: ObjectFiles, wanted: Wanted) -> Object:
     """Make the cluster, or change it to what is given. Raises BadInput for what is not possible."""
     check_members(wanted.members, "--members")
     stored = files.find(CLUSTERS, NAME)
-    if stored is not None:
-        _check_kept(stored["spec"])
-        return files.patch(CLUSTERS, NAME, {"spec": wanted.given}) if wanted.given else stored
-    spec = {
-        "members": 3,
-        "storage": {"size": "10Gi"},
-        **KEPT,
-        **wanted.given,
-    }
-    return files.create(CLUSTERS, {"metadata": {"name": NAME}, "spec": spec})
+    spec = merged(_FIRST if stored is None else stored["spec"], wanted.given)
+    _check_open(spec)
+    if engine_of(spec) is Engine.SPARK:
+        check_spark()
+    if stored is None:
+        return files.create(CLUSTERS, {"metadata": {"name": NAME}, "spec": spec})
+    return files.patch(CLUSTERS, NAME, {"spec": wanted.given}) if wanted.given else stored
 
 
-def _check_kept(spec: Object) -> None:
+def engine_of(spec: Object) -> Engine:
+    """Return what copies. Raises BadInput for a spec, changed by hand, that names something else."""
+    given = (spec.get("migration") or {}).get("engine")
+    if given not in list(Engine):
+        raise BadInput(f"spec.migration.engine in cluster.yaml is {given}; expected {' or '.join(Engine)}")
+    return Engine(given)
+
+
+def _check_open(spec: Object) -> None:
     """Raise BadInput for a spec, changed by hand, that would wait for ever."""
-    for name, value in KEPT.items():
-        given = spec.get(name) or {}
-        if merged(given, value) != given:
-            raise BadInput(
-                f"spec.{name} in cluster.yaml lacks {value}: a playground has no copier, and nobody "
-                "makes certificates and users there; put it back"
-            )
+    given = spec.get("security") or {}
+    if merged(given, OPEN) != given:
+        raise BadInput(
+            f"spec.security in cluster.yaml lacks {OPEN}: nobody makes certificates and users in a "
+            "playground; put it back"
+        )
 
 
 def check_members(number: int | None, what: str) -> None:

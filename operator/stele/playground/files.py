@@ -49,6 +49,14 @@ def remove_file(path: Path) -> None:
         raise Uncertain(f"{path} cannot be removed: {error}") from error
 
 
+def link_to(link: Path, target: Path) -> None:
+    """Make a symbolic link to a file of the same folder, in place of one to another."""
+    new = link.with_name(f".{link.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target.name)
+    new.replace(link)
+
+
 def read_object(path: Path) -> Object:
     """Read a file that `write_object` wrote, or a person changed.
 

@@ -11,7 +11,7 @@ from stele.errors import BadInput, Refused, Unavailable
 from stele.playground.limits import SOCKET_PATH_BYTES_MAX
 
 DEFAULT = Path.home() / ".stele" / "playground"
-CONTENT = ("cluster.yaml", "table", "objects", "volumes", "logs", "ports.json", "socket", "lock")
+CONTENT = ("cluster.yaml", "table", "objects", "volumes", "spark", "logs", "ports.json", "socket", "lock")
 """All that a playground makes; `remove` deletes nothing else."""
 
 

@@ -1,7 +1,7 @@
-"""Runs the pods of members on this machine, as a kubelet does.
+"""Runs the pods of members, and of a copier, on this machine, as a kubelet does.
 
-A pod gets a loopback address, and its claim a folder. What ends is started again, and what is deleted stops
-as its manifest says. It shows the member's container in the pod's status.
+A member's pod gets a loopback address, and its claim a folder. What ends is started again, and what is
+deleted stops as its manifest says. It shows the container of the pod's component in the pod's status.
 """
 
 import asyncio
@@ -13,10 +13,14 @@ from typing import Any
 from stele.adapters.kubernetes.api import CLAIMS, NODES, PODS, Kind, NotFound
 from stele.errors import Uncertain
 from stele.master.manifests import COMPONENT_LABEL, index_of
-from stele.playground.files import Object
+from stele.playground.files import Object, link_to
 from stele.playground.objects import ObjectFiles, now_text
 from stele.playground.ports import Ports, address_of
 from stele.playground.processes import Container
+from stele.playground.spark import HOST, copier_environment
+
+MEMBER, COPIER = "member", "copier"
+"""Components of pods that are run, and the names of the containers that say how these are."""
 
 NODE = "this-machine"
 TERMINATION_SECONDS = 10.0
@@ -35,8 +39,8 @@ _MOUNTED = frozenset({"STELE_TLS_DIR", "STELE_USERS_FILE"})
 class Place:
     """One pod with its processes."""
 
-    def __init__(self, name: str, uid: str, address: str) -> None:
-        self.name, self.uid, self.address = name, uid, address
+    def __init__(self, name: str, uid: str, component: str, address: str) -> None:
+        self.name, self.uid, self.component, self.address = name, uid, component, address
         self.containers: dict[str, Container] = {}
         self.hook: list[str] = []
         self.starts, self.began = 0, now_text()
@@ -94,7 +98,7 @@ class Kubelet:
 
         A master that takes over meanwhile would report the loss of all copies.
         """
-        pods = self._files.list(PODS, f"{COMPONENT_LABEL}=member")
+        pods = self._files.list(PODS, f"{COMPONENT_LABEL}={MEMBER}")
         wanted = [address for each in pods if (address := (each.get("status") or {}).get("podIP"))]
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -112,7 +116,7 @@ class Kubelet:
     def _match(self) -> None:
         """Start what is new, and end what is deleted."""
         pods = {
-            each["metadata"]["name"]: each for each in self._files.list(PODS, f"{COMPONENT_LABEL}=member")
+            each["metadata"]["name"]: each for each in self._files.list(PODS) if _component(each) is not None
         }
         for name, place in list(self._places.items()):
             pod = pods.get(name)
@@ -124,43 +128,51 @@ class Kubelet:
                 continue
             if pod["metadata"].get("deletionTimestamp"):
                 self._files.delete(PODS, name, pod["metadata"]["uid"], grace_seconds=0)
-            elif self._files.find(CLAIMS, name) is not None:
+            elif _component(pod) == COPIER or self._files.find(CLAIMS, name) is not None:
                 self._start(name, pod)
 
     def _start(self, name: str, pod: Object) -> None:
-        index = index_of(name.rpartition("-")[0], name)
-        assert index is not None, name
-        place = self._places[name] = Place(name, pod["metadata"]["uid"], address_of(index))
+        component = _component(pod) or MEMBER
+        place = Place(name, pod["metadata"]["uid"], component, _address(name, component))
+        self._places[name] = place
         if not pod["spec"].get("nodeName"):
             self._files.patch(PODS, name, {"spec": {"nodeName": NODE}})
         place.starts = 1 + max(
             (each["restartCount"] for each in (pod.get("status") or {}).get("containerStatuses") or ()),
             default=-1,
         )
-        volume = self.volume(name)
-        volume.mkdir(parents=True, exist_ok=True)
+        settings = self._settings(place)
         for container in pod["spec"]["containers"]:
-            self._start_container(place, container, volume)
+            self._start_container(place, container, settings)
+
+    def _settings(self, place: Place) -> dict[str, str]:
+        """Return the settings that are other ones than in Kubernetes; make the folders that they name."""
+        if place.component == COPIER:
+            return copier_environment(place.name, self._folder, self._ports)
+        volume = self.volume(place.name)
+        volume.mkdir(parents=True, exist_ok=True)
+        link_to(volume.with_name(place.name), volume)
+        return {
+            "STELE_POD_UID": place.uid,
+            "STELE_DATA_DIR": str(volume),
+            "STELE_BIND": place.address,
+            **self._ports.environment(),
+        }
 
     def volume(self, name: str) -> Path:
         """Return the folder of a claim: another claim of that name has another one."""
         uid = self._files.get(CLAIMS, name)["metadata"]["uid"]
         return self._folder / "volumes" / f"{name}-{uid[:8]}"
 
-    def _start_container(self, place: Place, container: Object, volume: Path) -> None:
+    def _start_container(self, place: Place, container: Object, settings: dict[str, str]) -> None:
         name = str(container["name"])
         given = {each["name"]: each.get("value", "") for each in container["env"]}
-        own = {
-            "STELE_POD_UID": place.uid,
-            "STELE_DATA_DIR": str(volume),
-            "STELE_BIND": place.address,
-            **self._ports.environment(),
-        }
-        env = {key: value for key, value in given.items() if key not in _MOUNTED} | own
+        env = {key: value for key, value in given.items() if key not in _MOUNTED} | settings
         log = self._folder / "logs" / f"{place.name}-{name}.log"
         made = place.containers[name] = Container(container["command"], env, log)
-        if name == "member":
+        if "lifecycle" in container:
             place.hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        if name == place.component:
             began, ended = lambda: self._show_running(place), lambda code: self._show_end(place, code, log)
         else:
             began, ended = lambda: None, lambda code: self._say_end(place, name, code, log)
@@ -173,7 +185,7 @@ class Kubelet:
         self._show(place, {"running": {"startedAt": place.began}})
 
     def _show_end(self, place: Place, code: int, log: Path) -> None:
-        self._say_end(place, "member", code, log)
+        self._say_end(place, place.component, code, log)
         end = {"exitCode": code, "startedAt": place.began, "finishedAt": now_text()}
         self._show(place, {"terminated": end})
 
@@ -185,7 +197,7 @@ class Kubelet:
 
     def _show(self, place: Place, state: Object) -> None:
         container = {
-            "name": "member",
+            "name": place.component,
             "ready": "running" in state,
             "restartCount": place.starts - 1,
             "containerID": f"process://{place.uid}-{place.starts}",
@@ -194,7 +206,10 @@ class Kubelet:
         pod = self._files.find(PODS, place.name)
         if pod is None or pod["metadata"]["uid"] != place.uid:
             return
-        status = {"phase": "Running", "podIP": place.address, "containerStatuses": [container]}
+        ready = [{"type": "Ready", "status": str("running" in state)}]
+        status = {
+            "phase": "Running", "podIP": place.address, "containerStatuses": [container], "conditions": ready,
+        }  # fmt: skip
         try:
             self._files.patch_status(PODS, place.name, status)
         except Uncertain as error:
@@ -214,7 +229,7 @@ class Kubelet:
 
     async def _end(self, place: Place, *, politely: bool) -> None:
         """End a pod that was deleted: its preStop hook while the member runs, SIGTERM, SIGKILL."""
-        if politely:
+        if politely and place.hook:
             await place.containers["transfer"].stop(TERMINATION_SECONDS)
             hook = await place.containers["member"].run(place.hook)
             await hook.wait()
@@ -236,6 +251,20 @@ class Kubelet:
         for place in places:
             end = {"exitCode": 0, "startedAt": place.began, "finishedAt": now_text()}
             self._show(place, {"terminated": end})
+
+
+def _component(pod: Object) -> str | None:
+    """Return what a pod is, if it is one that is run."""
+    label = (pod["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
+    return label if label in (MEMBER, COPIER) else None
+
+
+def _address(name: str, component: str) -> str:
+    if component == COPIER:
+        return HOST
+    index = index_of(name.rpartition("-")[0], name)
+    assert index is not None, name
+    return address_of(index)
 
 
 async def _listens(host: str, port: int) -> bool:

@@ -18,5 +18,8 @@ SOCKET_PATH_BYTES_MAX = 100
 AWAY_SECONDS_MAX = 3600.0
 """Seconds that a killed member may stay away."""
 
+SPARK_DRIVERS_MAX = 2
+"""Spark drivers at once: each is a JVM of this machine, with a heap of 512 MiB."""
+
 CLIENTS_MAX = 64
 """Connections of the load."""

@@ -22,7 +22,7 @@ from stele.core.control.commands import ClusterState
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 from stele.model import TabletCluster
 from stele.playground.api import SocketApi
-from stele.playground.cluster import NAME, Wanted, check_members
+from stele.playground.cluster import NAME, Engine, Wanted, check_members
 from stele.playground.folder import DEFAULT, held, is_held, remove, running_socket
 from stele.playground.limits import AWAY_SECONDS_MAX, CLIENTS_MAX, MEMBERS_MAX
 from stele.playground.load import Counts, run_load
@@ -105,6 +105,15 @@ def up(
     partitions: Annotated[
         int | None, typer.Option("--partitions", metavar="N", help="Partitions; 271. Cannot change.")
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            "--engine",
+            metavar="Direct|Spark",
+            case_sensitive=False,
+            help="What copies data: members (at first), or Spark, which needs PySpark and Java.",
+        ),
+    ] = None,
     folder: FolderOption = DEFAULT,
 ) -> None:
     """Start a playground, or go on with the one in DIR. Ctrl-C ends it, and keeps all data.
@@ -113,10 +122,11 @@ def up(
     Examples:
       kubectl stele playground up
       kubectl stele playground up --members 5 --replicas 3 --dir /tmp/stele
+      kubectl stele playground up --engine Spark
     """
     from stele.playground.up import up as run
 
-    raise SystemExit(run(_here(folder).folder, Wanted(members, replicas, partitions)))
+    raise SystemExit(run(_here(folder).folder, Wanted(members, replicas, partitions, engine)))
 
 
 @app.command()

@@ -19,7 +19,7 @@ TRIES = 100
 
 @dataclass(frozen=True)
 class Ports:
-    """By what they are for, as in the member's settings; that of the page is on 127.0.0.1 alone."""
+    """By what they are for, as in the settings; those of page and copier are on 127.0.0.1 alone."""
 
     resp: int
     cluster: int
@@ -29,10 +29,11 @@ class Ports:
     transfer: int
     metrics: int
     page: int
+    copier: int
 
     def environment(self) -> dict[str, str]:
         """Return the settings of members and transfer processes."""
-        of_members = {name: port for name, port in asdict(self).items() if name != "page"}
+        of_members = {name: port for name, port in asdict(self).items() if name not in ("page", "copier")}
         return {f"STELE_{name.upper()}_PORT": str(port) for name, port in of_members.items()}
 
 

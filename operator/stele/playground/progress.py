@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TextIO
 
-from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, Kind
+from stele.adapters.kubernetes.api import CLUSTERS, EVENTS, REBALANCES, Kind
 from stele.model import TabletCluster
 from stele.playground.cluster import NAME
 from stele.playground.files import Object
@@ -18,16 +18,18 @@ class Progress:
     """Hears of changes of objects. On a terminal the last line is written over."""
 
     def __init__(self, out: TextIO = sys.stdout, now: Callable[[], float] = time.time) -> None:
-        self._out, self._now, self._line = out, now, ""
+        self._out, self._now, self._line, self._engine = out, now, "", ""
 
     def changed(self, kind: Kind, stored: Object, gone: bool) -> None:
         """Print what of a change people should see."""
         if kind is EVENTS:
             self.say(f"{stored.get('reason', '')}: {stored.get('message', '')}")
+        elif kind is REBALANCES and not gone:
+            self._engine = str((stored.get("status") or {}).get("engine") or "")
         elif kind is CLUSTERS and stored["metadata"]["name"] == NAME and not gone:
             cluster = TabletCluster.read(stored)
             if isinstance(cluster, TabletCluster) and cluster.status.phase is not None:
-                self._show(line_of(cluster))
+                self._show(line_of(cluster, self._engine))
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -53,8 +55,11 @@ class Progress:
         return datetime.fromtimestamp(self._now()).astimezone().strftime("%H:%M:%S")
 
 
-def line_of(cluster: TabletCluster) -> str:
-    """Return the state of a cluster in one line; safe are partitions that have all their copies."""
+def line_of(cluster: TabletCluster, engine: str = "") -> str:
+    """Return the state of a cluster in one line; safe are partitions that have all their copies.
+
+    `engine` is what copies now, if that is known.
+    """
     spec, status = cluster.spec, cluster.status
     partitions, migrations = status.partitions, status.migrations
     text = (
@@ -65,5 +70,6 @@ def line_of(cluster: TabletCluster) -> str:
     if left:
         planned = left + migrations.done
         done = BAR_LETTERS * migrations.done // planned
-        text += f", moved {migrations.done}/{planned} [{'#' * done}{'.' * (BAR_LETTERS - done)}]"
+        by = f" by {engine}" if engine else ""
+        text += f", moved {migrations.done}/{planned}{by} [{'#' * done}{'.' * (BAR_LETTERS - done)}]"
     return text

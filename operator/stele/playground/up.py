@@ -19,7 +19,7 @@ from stele.master.page import SupervisorFacts
 from stele.master.settings import Settings
 from stele.master.supervisor import Supervisor
 from stele.playground.api import FileApi
-from stele.playground.cluster import NAME, Wanted, ensure_cluster
+from stele.playground.cluster import NAME, Engine, Wanted, engine_of, ensure_cluster
 from stele.playground.files import Object
 from stele.playground.folder import DEFAULT, held, socket_of
 from stele.playground.kubelet import Kubelet
@@ -27,6 +27,7 @@ from stele.playground.objects import NAMESPACE, ObjectFiles
 from stele.playground.ports import Ports, check_addresses, choose_ports
 from stele.playground.progress import Progress
 from stele.playground.server import SHUTDOWN_SECONDS, Server
+from stele.playground.spark import LocalCopier
 from stele.web.server import Page
 
 BUILD = "this-installation"
@@ -49,17 +50,24 @@ def up(folder: Path, wanted: Wanted) -> int:
         check_addresses(cluster["spec"]["members"] + 1)
         ports = choose_ports(folder / "ports.json")
         logs.start(LogSettings(), logging.FileHandler(folder / "logs" / "master.log"))
-        print(welcome(folder, ports), flush=True)
+        print(welcome(folder, ports, engine_of(cluster["spec"])), flush=True)
         return asyncio.run(Playground(folder, files, ports).run(socket))
 
 
-def welcome(folder: Path, ports: Ports) -> str:
+COPIED_BY = {
+    Engine.DIRECT: "from member to member",
+    Engine.SPARK: "by Spark, in local mode; its first copy to a member waits for a JVM",
+}
+
+
+def welcome(folder: Path, ports: Ports, engine: Engine) -> str:
     """Return what a playground is and is not, and where to connect."""
     where = "" if folder == DEFAULT else f" --dir {folder}"
     return f"""\
 Stele's playground in {folder}: the operator's own loop, and members as processes of this machine.
 It is NOT for data that you need: no Kubernetes, one machine and one disk, with which all copies end, and
 no TLS and no passwords: every user of this machine can read and write. It listens on loopback only.
+Data is copied {COPIED_BY[engine]}.
 
   redis-cli -p {ports.resp}         any client of Redis
   redis-cli -c -p {ports.cluster}      clients of Redis Cluster
@@ -82,7 +90,10 @@ class Playground:
         self._files, self._progress, self._ports = files, Progress(), ports
         self._stopping = asyncio.Event()
         self._supervisor = Supervisor(
-            FileApi(files), lambda dialling: MemberClient(dialling, ports.admin), SETTINGS
+            FileApi(files),
+            lambda dialling: MemberClient(dialling, ports.admin),
+            SETTINGS,
+            lambda url, dialling: LocalCopier(ports),
         )
         self._kubelet = Kubelet(files, folder, ports, self._progress.say)
         self._server = Server(files, self._kubelet, ports, self._stopping.set)
