@@ -154,6 +154,33 @@ async def test_a_missing_volume_has_to_be_given_up_by_name(
 
 
 @pytest.mark.long
+async def test_copies_of_volumes_that_were_made_while_passive_are_recovered(
+    api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet, tmp_path: Path
+) -> None:
+    """As snapshots of volumes, one made after the other."""
+    kubelet, names = real_kubelet, [f"demo-{index}" for index in range(3)]
+    async with with_processes(api, namespace, operator, kubelet) as stage:
+        await write(kubelet, "demo-0", b"kept")
+        await stage.stele("state", "demo", "Passive", "--wait")
+        for name in names:
+            await asyncio.to_thread(shutil.copytree, kubelet.folder(name), tmp_path / f"copy-{name}")
+        await stage.stele("state", "demo", "Active", "--wait")
+        await write(kubelet, "demo-0", b"later")
+        await stage.stele("handover", "demo-1", "--wait")
+        await stage.stele("handover", "demo-1", "--undo")
+        await stage.until_converged(3)
+
+        uid = await delete_by_mistake(stage)
+        for name in names:
+            shutil.rmtree(kubelet.folder(name))
+            shutil.move(tmp_path / f"copy-{name}", kubelet.folder(name))
+        await stage.stele("recover", "demo", "--from-uid", uid)
+        await stage.until_converged(3)
+        assert await read(kubelet, "demo-1") == {b"kept"}
+        await write(kubelet, "demo-2", b"more")
+
+
+@pytest.mark.long
 async def test_what_only_the_volumes_held_that_are_given_up_is_lost_and_nothing_else(
     api: Api, namespace: str, operator: Operator, real_kubelet: RealKubelet
 ) -> None:

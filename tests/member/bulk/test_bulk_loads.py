@@ -389,6 +389,16 @@ async def test_a_full_volume_takes_no_load_and_goes_on_serving(tmp_path):
         assert await Client(made).set(1, b"key", b"value")
 
 
+async def test_a_passive_cluster_is_dumped_and_takes_no_load(tmp_path):
+    async with loading(tmp_path) as (made, members):
+        await asyncio.to_thread(load, members, "before", rows(100))
+        made.state = "Passive"
+        await made.publish()
+        with pytest.raises(Refused, match="the cluster is Passive"):
+            await asyncio.to_thread(load, members, "too-late", rows(100, prefix=b"more"))
+        assert await asyncio.to_thread(dump, members) == rows(100)
+
+
 async def test_a_keyspace_that_clients_may_not_use_takes_no_load(tmp_path):
     async with loading(tmp_path) as (made, members):
         made.catalog = Catalog(1, {"sessions": Settings()}, Undeclared.REFUSE)
