@@ -1,19 +1,22 @@
 """`kubectl stele load` and `dump`: what is wrong is said before a Job is made; the pod's side of a job."""
 
 import asyncio
+import re
+import shlex
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from aiohttp.test_utils import TestClient, TestServer
 
 from stele.adapters.kubernetes import bulk_job
 from stele.adapters.kubernetes.api import CLUSTERS, CONFIG_MAPS, EVENTS, JOBS, PODS
 from stele.adapters.kubernetes.bulk_job import BulkJob, manifest, running
 from stele.bulkjob import server as job_server
-from stele.bulkjob.__main__ import error_facts
+from stele.bulkjob.__main__ import error_facts, parser
 from stele.cli import bulk
 from stele.cli.main import main
 from stele.errors import BadInput, Conflict, Refused, Unavailable
@@ -22,6 +25,7 @@ CLUSTER = {"apiVersion": "stele.dev/v1alpha1", "metadata": {"name": "demo", "uid
 
 
 CREATED = {"metadata": {"name": "p", "uid": "u"}}
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
@@ -71,6 +75,35 @@ def test_the_pod_fits_restricted_security_and_goes_with_its_cluster():
     (container,) = spec["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_the_pod_of_the_schedule_is_that_of_the_job_and_its_command_is_taken():
+    claim, cron = yaml.safe_load_all((EXAMPLES / "dump-cronjob.yaml").read_text())
+    template = cron["spec"]["jobTemplate"]["spec"]["template"]
+    wanted = manifest(CLUSTER, "2Gi", {"image": "any"}, with_tls=True)["spec"]["template"]
+    assert template["metadata"]["labels"] == wanted["metadata"]["labels"]
+
+    spec, of_job = template["spec"], wanted["spec"]
+    for name in ("restartPolicy", "automountServiceAccountToken", "enableServiceLinks", "securityContext"):
+        assert spec[name] == of_job[name]
+    volumes = [each for each in spec["volumes"] if each["name"] != "dumps"]
+    assert volumes == of_job["volumes"]
+    assert spec["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+
+    (container,), (of_container,) = spec["containers"], of_job["containers"]
+    assert container["securityContext"] == of_container["securityContext"]
+    assert container["resources"] == of_container["resources"]
+    assert [each for each in container["volumeMounts"] if each["name"] != "dumps"] == of_container[
+        "volumeMounts"
+    ]
+    assert set(map(str, of_container["env"])) >= set(map(str, container["env"]))
+
+    script = container["args"][-1].replace("\\\n", " ")
+    program, *words = shlex.split(re.search("^stele-bulk .*", script, re.M)[0])
+    options = parser().parse_args(words)
+    assert (program, options.command) == ("stele-bulk", "dump")
+    assert options.address == "demo-members:7001"
+    assert options.tls_folder == bulk_job.TLS_FOLDER
 
 
 class Server:

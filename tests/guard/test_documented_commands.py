@@ -32,6 +32,7 @@ OF_KUBERNETES = {
         "deployment",
         "endpointslices",
         "events",
+        "job",
         "namespace",
         "networkpolicies",
         "node",
