@@ -216,11 +216,6 @@ def removed_before_its_copies_are_elsewhere() -> AbstractContextManager[Any]:
     return patch.object(member_list, "members_in_rows", lambda state: frozenset())
 
 
-def removed_before_it_has_heard() -> AbstractContextManager[Any]:
-    """A member that leaves is removed as soon as its last row is stored."""
-    return patch.object(member_list, "_must_hear", lambda *_: False)
-
-
 def reset_while_it_is_to_wait() -> AbstractContextManager[Any]:
     """Partitions that are lost are reset whatever users say."""
     real = decide.reset_lost_partitions
@@ -250,7 +245,6 @@ MASTER: Mutants = {
     rows_change_while_frozen: ("states", 1, "rows keep silent members in a state without joining"),
     adopted_on_earlier_reports: (SWARM, 7, "no lower epoch is obeyed"),
     removed_before_its_copies_are_elsewhere: ("nodes", 1, "no row names a member that is removed"),
-    removed_before_it_has_heard: (SWARM, 0, "a member that is removed knows that its rows name it no more"),
     reset_while_it_is_to_wait: ("quarantines", 9, "all copies of a row are given up as users say"),
     the_oldest_table_wins: ("recoveries", 4, "recovered rows are the newest"),
     lite_while_rows_name_it: ("states", 2, "members of rows stay"),
