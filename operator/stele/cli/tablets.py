@@ -36,8 +36,8 @@ def tablet(
 ) -> None:
     """Show a member's tablets: state, generation, term, last operation, log, lag, sizes.
 
-    Queries the member by a forwarded port with the admin's certificate, or through the API server (pods/proxy)
-    where members take plain connections.
+    Queries the member by a forwarded port with the admin's certificate, or through the API server
+    (pods/proxy) where members take plain connections.
 
     \b
     Examples:
