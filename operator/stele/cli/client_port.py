@@ -18,6 +18,7 @@ from stele.client.resp import Connection, Place
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.errors import BadInput, SteleError, Unavailable
 from stele.model.member import MemberState
+from stele.model.user import DEFAULT_USER, default_user_name
 
 if TYPE_CHECKING:
     from stele.adapters.kubernetes.console import Console
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 LOCAL = "127.0.0.1"
 RESP_PORT = 6379
-DEFAULT_USER = "default"
 PASSWORD = "REDISCLI_AUTH"
 """Variable with the password: in arguments every user of the machine would see it."""
 
@@ -83,7 +83,7 @@ async def password_of(console: "Console", cluster: "TabletCluster") -> str:
         return given
     if cluster.status.security.auth is not ClientAuth.REQUIRED:
         return ""
-    return await _secret(console, _default_secret(cluster.metadata.name), "password")
+    return await _secret(console, default_user_name(cluster.metadata.name), "password")
 
 
 async def _password_of_user(console: "Console", cluster: str, user: str) -> str:
@@ -93,7 +93,7 @@ async def _password_of_user(console: "Console", cluster: str, user: str) -> str:
     if user in declared:
         secret = declared[user].secret
     elif user == DEFAULT_USER:
-        secret = _default_secret(cluster)
+        secret = default_user_name(cluster)
     else:
         known = ", ".join(sorted(declared)) or "none"
         raise BadInput(f"--user is {user}; the TabletUsers of {cluster} declare: {known}", "UNKNOWN_USER")
@@ -101,10 +101,6 @@ async def _password_of_user(console: "Console", cluster: str, user: str) -> str:
         text = f"--user is {user}, who has no password: show the user's certificate (--cert, --key)"
         raise BadInput(f"{text} and leave --user out")
     return await _secret(console, secret, "password")
-
-
-def _default_secret(cluster: str) -> str:
-    return f"{cluster}-default-user"
 
 
 def pair_of(certificate: Path | None, key: Path | None) -> Pair | None:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from stele.adapters.json_lines import decode
+from stele.core.kv.acl import without_password
 
 LEFT_OUT = "(left out)"
 
@@ -53,7 +54,6 @@ HALF_KEY_CHARACTERS_MAX = 32 * 1024
 
 _RULES = frozenset({"acl", "rules"})
 """Fields with rules of users, in which a password has any length."""
-_PASSWORD = re.compile(r"((?:^|\s)[<>#!]).+", re.S)
 
 
 def without_secrets(stored: Any) -> Any:
@@ -84,7 +84,7 @@ def _field(key: str, value: Any) -> Any:
 
 
 def _rule(value: Any) -> Any:
-    kept = _PASSWORD.sub(rf"\1{LEFT_OUT}", value) if isinstance(value, str) else value
+    kept = without_password(value, LEFT_OUT) if isinstance(value, str) else value
     return kept if kept != value else without_secrets(value)
 
 

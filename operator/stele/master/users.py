@@ -27,7 +27,7 @@ from stele.master.user_passwords import (
 from stele.model import TabletCluster
 from stele.model.conditions import Reason
 from stele.model.ownership import NameTaken
-from stele.model.user import TabletUserStatus
+from stele.model.user import DEFAULT_USER, TabletUserStatus, default_user_name
 from stele.wire.user_certificates import CERTIFICATES_KEY
 from stele.wire.users import UserEntry, UserFiles, decode_users, encode_files
 
@@ -35,15 +35,10 @@ log = logging.getLogger(__name__)
 
 Entries = Mapping[str, UserEntry]
 
-DEFAULT_USER = "default"
 EVERYTHING = ("~*", "&*", "+@all")
 
 FILES_KEPT = 8
 """Files whose users are remembered, for members that have not read the newest one."""
-
-
-def default_user_name(cluster: str) -> str:
-    return f"{cluster}-default-user"
 
 
 class Users:

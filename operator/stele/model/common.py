@@ -144,6 +144,15 @@ def cel(*rules: tuple[str, str]) -> dict[str, Any]:
     return {ALL: [{"rule": rule, "message": message} for rule, message in rules]}
 
 
+def matching(pattern: str, length: int, message: str, *rules: tuple[str, str], **more: Any) -> Any:
+    """Return the field of a text of limited length that matches a pattern.
+
+    `message` is the error for one that does not; `rules` are further CEL rules, `more` is what Field takes.
+    """
+    extra = cel((f"self.matches('{pattern}')", message), *rules)
+    return Field(max_length=length, pattern=pattern, json_schema_extra=extra, **more)
+
+
 def _text_cel(*rules: tuple[str, str]) -> dict[str, Any]:
     """Return `cel` rules for a text of limited length, whose messages repeat the invalid value.
 

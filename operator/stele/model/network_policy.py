@@ -5,11 +5,11 @@ Peers are those of Kubernetes' NetworkPolicy. What CEL cannot tell of blocks of 
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from stele.model.common import Model, cel
+from stele.model.common import Model, cel, matching
 from stele.model.pod_template import LABEL_NAME, LABEL_NAME_LENGTH, LabelValue, checked_label_name
 
 Network = IPv4Network | IPv6Network
@@ -20,10 +20,10 @@ SELECTOR_ENTRIES_MAX = 16
 """Most labels, and most conditions, of one selector."""
 EXCEPT_MAX = 16
 """Most blocks that are left out of one."""
-CIDR_LENGTH = 43
+_CIDR_LENGTH = 43
 
 OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-CIDR = (
+_CIDR = (
     f"^({OCTET}[.]){{3}}{OCTET}/(3[0-2]|[12]?[0-9])$"
     "|^[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$"
 )
@@ -31,19 +31,13 @@ _AT = "spec.security.networkPolicy"
 _ONE_SORT = "needs ipBlock alone, or podSelector, namespaceSelector or both"
 _VALUES = "needs values with In and NotIn, and none with Exists and DoesNotExist"
 
-Cidr = Annotated[
-    str,
-    Field(
-        max_length=CIDR_LENGTH,
-        pattern=CIDR,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{CIDR}')",
-                f"{_AT}: a block of addresses is written as 10.0.0.0/24 or fd00::/64",
-            )
-        ),
-    ),
-]
+
+def block_of_addresses(at: str, examples: str) -> Any:
+    """Return the field of a block of addresses, as far as a pattern tells; see `network_of`."""
+    return matching(_CIDR, _CIDR_LENGTH, f"{at}: a block of addresses is written as {examples}")
+
+
+Cidr = Annotated[str, block_of_addresses(_AT, "10.0.0.0/24 or fd00::/64")]
 LabelName = Annotated[str, AfterValidator(checked_label_name)]
 
 
@@ -153,12 +147,12 @@ class NetworkPolicy(Model):
 
 
 def _problems_of(block: IpBlock, path: str) -> Iterator[str]:
-    whole = _network(block.cidr)
+    whole = network_of(block.cidr)
     if whole is None:
         yield f"{path}.cidr is {block.cidr}, which is no block of addresses; write one such as fd00::/64"
         return
     for number, text in enumerate(block.except_):
-        if not _is_inside(_network(text), whole):
+        if not _is_inside(network_of(text), whole):
             yield f"{path}.except[{number}] is {text}, which must be a smaller block inside of {block.cidr}"
 
 
@@ -171,7 +165,8 @@ def _is_inside(part: Network | None, whole: Network) -> bool:
     return False
 
 
-def _network(text: str) -> Network | None:
+def network_of(text: str) -> Network | None:
+    """Return the block of addresses, None for a text that is none."""
     try:
         return ip_network(text, strict=False)
     except ValueError:

@@ -1,14 +1,13 @@
 """spec.resp of a TabletCluster: the Service of clients, and the addresses that cluster clients are given."""
 
 from enum import StrEnum
-from ipaddress import ip_network
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
 from stele.core.kv.announce import HOST_CHARACTERS_MAX, POD_ADDRESSES, Announce
-from stele.model.common import Model, cel, whole
-from stele.model.network_policy import CIDR, CIDR_LENGTH
+from stele.model.common import Model, cel, matching, whole
+from stele.model.network_policy import block_of_addresses, network_of
 from stele.model.pod_template import (
     LABEL_NAME,
     LABEL_NAME_LENGTH,
@@ -72,16 +71,11 @@ class AnnounceAddresses(Model):
         )
     )
 
-    host: str = Field(
-        max_length=HOST_CHARACTERS_MAX,
-        pattern=_HOST,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{_HOST}')",
-                "spec.resp.cluster.announce.host must be a host name or an address, with {member} or "
-                "{ordinal} in place of what differs",
-            )
-        ),
+    host: str = matching(
+        _HOST,
+        HOST_CHARACTERS_MAX,
+        "spec.resp.cluster.announce.host must be a host name or an address, with {member} or {ordinal} in "
+        "place of what differs",
     )
     """Host name or address; `{member}` is the member's name, `{ordinal}` the number at its end."""
     port: int = whole("spec.resp.cluster.announce.port", 1, 65_535, 6380)
@@ -118,18 +112,7 @@ def _names(field: str, own: str, *more: str) -> Any:
 
 
 SourceRange = Annotated[
-    str,
-    Field(
-        max_length=CIDR_LENGTH,
-        pattern=CIDR,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{CIDR}')",
-                "spec.resp.loadBalancerSourceRanges: a block of addresses is written as 203.0.113.0/24 "
-                "or 2001:db8::/64",
-            )
-        ),
-    ),
+    str, block_of_addresses("spec.resp.loadBalancerSourceRanges", "203.0.113.0/24 or 2001:db8::/64")
 ]
 
 
@@ -175,16 +158,11 @@ class Resp(Model):
         "labels", f"{OWN_PREFIX}* and {', '.join(OWN_LABELS)}", f"!(key in [{_OWN}])"
     )
     """Further labels of the Service."""
-    load_balancer_class: str | None = Field(
+    load_balancer_class: str | None = matching(
+        LABEL_NAME,
+        LABEL_NAME_LENGTH,
+        "spec.resp.loadBalancerClass must be a name as Kubernetes has it, such as example.com/nlb",
         default=None,
-        max_length=LABEL_NAME_LENGTH,
-        pattern=LABEL_NAME,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{LABEL_NAME}')",
-                "spec.resp.loadBalancerClass must be a name as Kubernetes has it, such as example.com/nlb",
-            )
-        ),
     )
     """Which controller makes the load balancer; the default one when omitted."""
     load_balancer_source_ranges: tuple[SourceRange, ...] = Field(
@@ -223,13 +201,5 @@ class Resp(Model):
         return [
             f"{at}[{number}] is {text}, which is no block of addresses; write one such as 2001:db8::/64"
             for number, text in enumerate(self.load_balancer_source_ranges)
-            if not _is_block(text)
+            if network_of(text) is None
         ]
-
-
-def _is_block(text: str) -> bool:
-    try:
-        ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True

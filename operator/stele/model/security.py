@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from stele.core.control.member_settings import ClientAuth, ClientCertificates, ClientTls
 from stele.core.kv.announce import HOST_CHARACTERS_MAX
 from stele.model.cluster_status import SecurityDefaults, SecurityStatus
-from stele.model.common import Model, cel
+from stele.model.common import Model, cel, matching
 from stele.model.network_policy import OCTET, NetworkPolicy
 
 M = TypeVar("M", bound=Model)
@@ -28,20 +28,14 @@ _HOST = (
 _HOSTS = "spec.security.clients.hosts"
 Host = Annotated[
     str,
-    Field(
-        max_length=HOST_CHARACTERS_MAX,
-        pattern=_HOST,
-        json_schema_extra=cel(
-            (
-                f"self.matches('{_HOST}')",
-                f"{_HOSTS}: each must be a host name or an address, such as redis.example.com, "
-                "*.redis.example.com or 203.0.113.7",
-            ),
-            (
-                "!self.lowerAscii().endsWith('.invalid')",
-                f"{_HOSTS}: names that end with .invalid are those of members among themselves; "
-                "leave them out",
-            ),
+    matching(
+        _HOST,
+        HOST_CHARACTERS_MAX,
+        f"{_HOSTS}: each must be a host name or an address, such as redis.example.com, "
+        "*.redis.example.com or 203.0.113.7",
+        (
+            "!self.lowerAscii().endsWith('.invalid')",
+            f"{_HOSTS}: names that end with .invalid are those of members among themselves; leave them out",
         ),
     ),
 ]

@@ -36,9 +36,15 @@ from stele.model.conditions import Conditions, conditions_field
 _NAME = f"^{NAME.pattern}$"
 _EXPECTED = f"1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' and '-', beginning with a letter or digit"
 SECRET_NAME_LENGTH = 253
+DEFAULT_USER = "default"
 
 Rule = Annotated[str, Field(min_length=1, max_length=RULE_BYTES_MAX)]
 KeyspaceName = Annotated[str, Field(min_length=1, max_length=KEYSPACE_CHARACTERS_MAX)]
+
+
+def default_user_name(cluster: str) -> str:
+    """Return the name of the Secret with the password of user `default` that the operator generates."""
+    return f"{cluster}-default-user"
 
 
 class SecretReference(Model):

@@ -119,7 +119,9 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     new = missing(candidates, desired.members, first) if desired.join_allowed else ()
     state.membership.use_indexes((*used, *new))
     empty = frozenset(
-        each for each in state.membership.leaving - in_rows if not _must_hear(state, observation, each)
+        each
+        for each in state.membership.leaving - in_rows
+        if not _may_lack_last_rows(state, observation, each)
     )
     kept = [each.index for each in candidates if not each.deleting and each.index not in empty]
     removed = [
@@ -130,7 +132,7 @@ def scale(state: State, observation: Observation) -> tuple[Intent, ...]:
     return (*map(EnsureMember, (*kept, *new)), *removed)
 
 
-def _must_hear(state: State, observation: Observation, index: MemberIndex) -> bool:
+def _may_lack_last_rows(state: State, observation: Observation, index: MemberIndex) -> bool:
     """Return whether the member answers and may not know yet that its last rows name it no more: what runs in
     it is to hear of the end of each migration before its process ends."""
     liveness = state.membership.liveness.get(index)

@@ -259,9 +259,9 @@ def _wrong(rule: Rule, text: str) -> RuleError:
 _PASSWORD = re.compile(r"((?:^|\s)[><#!]).+", re.DOTALL)
 
 
-def without_password(rule: Rule) -> Rule:
-    """Return a rule for people to read: dots stand for a password, or its hash, and all that follows."""
-    return _PASSWORD.sub(r"\1...", rule)
+def without_password(rule: Rule, shown: str = "...") -> Rule:
+    """Return a rule for people to read: `shown` stands for a password, or its hash, and all that follows."""
+    return _PASSWORD.sub(lambda found: found[1] + shown, rule)
 
 
 def _all_commands(user: User) -> User:
