@@ -10,6 +10,7 @@ OWN_CA = """
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=company" -days 365 \
   -keyout own-ca.key -out own-ca.crt
 """
+BEGIN = "cat > clients.cnf"
 USAGE = "extendedKeyUsage = clientAuth"
 URI = "URI:spiffe://shop.example.com/orders"
 
@@ -23,11 +24,13 @@ def make_own_ca(folder: Path) -> None:
 def make_documented(folder: Path, uri: str = URI, usage: str = USAGE) -> tuple[Path, Path]:
     """Make a CA for clients below own-ca.crt, and by it a certificate, of this URI and usage instead.
 
+    What runs begins with the CA for clients, since own-ca.crt is there; no server is.
     Return the files of certificate and key.
     """
     section = PAGE.read_text().partition(SECTION)[2].partition("\n### ")[0]
     lines = [line[4:] for line in section.splitlines() if line.startswith("    ")]
     commands = "\n".join(line for line in lines if not line.startswith("redis-cli"))
+    commands = commands[commands.index(BEGIN) :]
     before, leaf, after = commands.partition(URI)
     assert leaf
     assert USAGE in after
