@@ -110,7 +110,7 @@ class _Bench:
             await self._check(connect, login)
             await self._measure(connect)
         if not sum(map(len, self._times.values())):
-            raise Unavailable(f"no request was answered: {self._last_error}")
+            raise Unavailable(f"no request was answered: {self._last_error or 'none failed either'}")
         return self._facts()
 
     async def _check(self, connect: Callable[[], Awaitable[Connection]], login: Login) -> None:
@@ -134,7 +134,13 @@ class _Bench:
         return b"SET", key, self._value, b"EX", EXPIRY_SECONDS
 
     async def _measure(self, connect: Callable[[], Awaitable[Connection]]) -> None:
-        tasks = [asyncio.create_task(self._client(connect, each)) for each in range(self._clients)]
+        """Connect all clients, then let them ask for as long as it was asked for."""
+        first = await asyncio.gather(*(connect() for _ in range(self._clients)), return_exceptions=True)
+        open_ones = [each if isinstance(each, Connection) else None for each in first]
+        tasks = [
+            asyncio.create_task(self._client(connect, number, connection))
+            for number, connection in enumerate(open_ones)
+        ]
         try:
             for second in range(self._seconds):
                 await asyncio.sleep(1.0)
@@ -147,8 +153,10 @@ class _Bench:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.shield(self._clean(connect))
 
-    async def _client(self, connect: Callable[[], Awaitable[Connection]], number: int) -> None:
-        connection: Connection | None = None
+    async def _client(
+        self, connect: Callable[[], Awaitable[Connection]], number: int, connection: Connection | None
+    ) -> None:
+        """Ask until cancelled. Who could not be connected before the start tries again, which counts."""
         try:
             while True:
                 try:
