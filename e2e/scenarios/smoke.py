@@ -1,5 +1,6 @@
-"""The small run: create, write, scale up, kill, verify, announce node ports, in a namespace of its own, on a
-cluster that stays usable.
+"""The small run: create, write, scale up, kill, verify, announce node ports, delete a user.
+
+In a namespace of its own, on a cluster that stays usable.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from e2e.demo import main, stage
 from e2e.demo.__main__ import shrink
 from e2e.demo.report import Result
 from e2e.demo.settings import SMALL_PHASES, SMOKE_NAMESPACE, SMOKE_NODE_PORT, Settings
-from e2e.scenarios import announced
+from e2e.scenarios import announced, users
 
 CLUSTER = "smoke"
 # So few that each tablet holds more than its owner would send from its log: all of them have to be copied.
@@ -38,14 +39,14 @@ def settings(data: Path | None = None) -> Settings:
     return replace(small, partitions=PARTITIONS, engine="Spark", spark_expected=True)
 
 
-def run(data: Path | None = None) -> tuple[Result, announced.Outcome]:
-    """The result, and what a client outside of the pod network saw afterwards.
+def run(data: Path | None = None) -> tuple[Result, announced.Outcome, users.Outcome]:
+    """The result, what a client outside of the pod network saw afterwards, and what became of a user.
 
     The TabletCluster and its volumes are removed, the operator and its namespace stay.
     """
     wanted = settings(data)
     try:
         result, _ = main.run(wanted)
-        return result, announced.run(wanted)
+        return result, announced.run(wanted), users.run(wanted)
     finally:
         stage.clear(wanted.namespace, wanted.cluster, cache.root() / "logs" / "smoke.log")

@@ -1,15 +1,18 @@
 """Users of a cluster: TabletUsers, their passwords and the file of them, on either API server."""
 
+import asyncio
 import base64
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stele.adapters.kubernetes.api import EVENTS, SECRETS, USERS
+from stele.adapters.kubernetes.api import EVENTS, PODS, SECRETS, USERS
 from stele.core.kv.acl import PATTERNS_MAX
+from stele.master import users_refresh
 from stele.master.tablet_users import report_without_cluster
 from stele.master.user_passwords import LOOK_SECONDS, LOOKS_PER_ROUND_MAX, RENEW
+from stele.master.users_refresh import TIMES_MAX, USERS_FILE
 from stele.model.security import LOWER_CLIENTS
 from stele.wire.users import (
     Scrypt,
@@ -269,6 +272,89 @@ async def test_a_user_is_declared_known_to_members_and_deleted(scene: Scene) -> 
     await delete(scene, "shop")
     await scene.round()
     assert set(await users_of(scene)) == {"default", "other"}
+
+
+async def with_pods(scene: Scene) -> None:
+    """Two members run, with the file of users that there is."""
+    await scene.begin(**PASSWORDS)
+    await scene.round(2)
+    await scene.load_users(0, 1)
+    await scene.round()
+
+
+async def asked(scene: Scene, index: int) -> str:
+    """What the kubelet of a member's pod was asked for."""
+    pod = await scene.api.get(PODS, scene.namespace, f"demo-{index}")
+    return str(pod["metadata"]["annotations"].get(USERS_FILE, ""))
+
+
+async def digest(scene: Scene) -> str:
+    found = await scene.data("demo-users")
+    return UserFiles(found["users"], found.get("certificates", b"")).digest
+
+
+async def test_kubelets_are_asked_at_once_for_a_new_file_and_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users_refresh, "REPEAT_SECONDS", 0.5)
+    await with_pods(scene)
+    assert [await asked(scene, each) for each in (0, 1)] == ["", ""]
+    await declare(scene, "shop")
+    await scene.round()
+    wanted = await digest(scene)
+    assert [await asked(scene, each) for each in (0, 1)] == [f"{wanted} 1"] * 2
+    before = await scene.api.get(PODS, scene.namespace, "demo-0")
+    await scene.round(2)
+    assert await scene.api.get(PODS, scene.namespace, "demo-0") == before, "it had no time yet"
+    await scene.load_users(0)
+    for _ in range(TIMES_MAX + 2):
+        await asyncio.sleep(0.5)
+        await scene.round()
+    assert [await asked(scene, each) for each in (0, 1)] == [f"{wanted} 1", f"{wanted} {TIMES_MAX}"]
+    await scene.load_users(1)
+    await delete(scene, "shop")
+    await scene.round()
+    assert [await asked(scene, each) for each in (0, 1)] == [f"{await digest(scene)} 1"] * 2
+
+
+async def test_another_operator_goes_on_asking_kubelets(scene: Scene) -> None:
+    await with_pods(scene)
+    await declare(scene, "shop")
+    for times in range(1, TIMES_MAX + 2):
+        await scene.round(2)
+        assert await asked(scene, 0) == f"{await digest(scene)} {min(times, TIMES_MAX)}"
+        scene.restart()
+
+
+@pytest.mark.parametrize("written", ["nonsense", "{} ", "{} -1", "{} 99", "{} ٣"])
+async def test_what_people_write_at_a_pod_keeps_no_user(scene: Scene, written: str) -> None:
+    await with_pods(scene)
+    await declare(scene, "shop")
+    await scene.round()
+    pod = await scene.api.get(PODS, scene.namespace, "demo-0")
+    meta = pod["metadata"]
+    annotations = meta["annotations"] | {USERS_FILE: written.format(await digest(scene))}
+    changed = {**pod, "metadata": meta | {"annotations": annotations}}
+    scene.cache.put(PODS, await scene.api.replace(PODS, scene.namespace, changed))
+    scene.restart()
+    await scene.round(2)
+    assert await asked(scene, 0) == f"{await digest(scene)} 1"
+
+
+async def test_a_pod_that_changed_meanwhile_is_asked_in_the_next_round(scene: Scene) -> None:
+    await with_pods(scene)
+    pod = await scene.api.get(PODS, scene.namespace, "demo-0")
+    changed = {**pod, "metadata": pod["metadata"] | {"labels": pod["metadata"]["labels"] | {"team": "x"}}}
+    stored = await scene.api.replace(PODS, scene.namespace, changed)
+    await declare(scene, "shop")
+    await scene.round()
+    assert await asked(scene, 0) == ""
+    assert await asked(scene, 1) != ""
+    scene.cache.put(PODS, stored)
+    await scene.round()
+    assert await asked(scene, 0) == f"{await digest(scene)} 1"
+    found = await scene.api.get(PODS, scene.namespace, "demo-0")
+    assert found["metadata"]["labels"]["team"] == "x"
 
 
 async def test_two_passwords_are_valid_while_one_is_changed(scene: Scene) -> None:

@@ -13,6 +13,7 @@ from e2e.scenarios import smoke
 from stele.core.tablet.owner import FILL_BYTES_MAX
 
 RECORDS = 3_000
+CUT_SECONDS_MAX = 5.0
 
 
 def records_without_apt(folder: Path) -> Path | None:
@@ -36,7 +37,7 @@ def test_every_tablet_is_larger_than_what_an_owner_sends_from_its_log() -> None:
 
 @pytest.mark.cluster
 def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
-    result, client = smoke.run(records_without_apt(tmp_path))
+    result, client, user = smoke.run(records_without_apt(tmp_path))
     assert result.problems() == []
     assert [phase.name for phase in result.phases] == list(SMALL_PHASES)
     assert result.clients["acknowledged"] > 0
@@ -47,3 +48,5 @@ def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
     assert client.owners <= client.expected
     assert len(client.owners) > 1
     assert (client.wrong, client.forwarded) == (0, 0)
+    assert user.cut_seconds < CUT_SECONDS_MAX
+    assert "user is disabled" in user.refusal

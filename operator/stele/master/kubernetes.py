@@ -56,6 +56,7 @@ from stele.master.revision_history import RevisionHistory
 from stele.master.security import ClusterSecurity
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status, show
+from stele.master.users_refresh import UsersRefresh
 from stele.master.view import View, partition_counts
 from stele.master.volumes import Volumes
 from stele.model import TabletCluster, Unreadable
@@ -119,6 +120,7 @@ class KubernetesClusterObjects:
             api, cache, _keyspace_store(api, cluster), cluster.metadata.namespace, cluster.metadata.name
         )
         self._security = ClusterSecurity(api, cache, settings, cluster.key)
+        self._users_refresh = UsersRefresh(self._children)
         self._policies = NetworkPolicies(api, cache, self._children, settings.own_namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._may_have_budget = True
@@ -341,6 +343,8 @@ class KubernetesClusterObjects:
         # It mounts its certificate, which is made before.
         yield self._ensure_copier(cluster)
         yield self._policies.ensure(cluster, self._now())
+        lacking, stored = self._security.lacking_users, [member for member, _ in self._members.listed]
+        yield self._users_refresh.ask(lacking, stored, self._now())
 
     async def _ensure_budget(self, cluster: TabletCluster, state: State) -> None:
         """Keep the disruption budget; delete it once, where the spec asks for none."""

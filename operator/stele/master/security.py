@@ -32,6 +32,7 @@ from stele.master.once_per_version import OncePerVersion
 from stele.master.secret_volumes import tls_name
 from stele.master.settings import Settings
 from stele.master.users import Users
+from stele.master.users_refresh import Lacking
 from stele.master.view import SecurityFacts
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
@@ -112,7 +113,8 @@ class ClusterSecurity:
         if wants_users:
             users = await error_of(self._users.ensure(cluster, stamp))
             reported = _reported(state, lambda report: report.users)
-            self._users.note({name: reported.get(name, "") for name in (m.metadata.name for m in members)})
+            heard = _reported(state, lambda report: "heard")
+            self._users.note({m.metadata.name: reported.get(m.metadata.name, "") for m in members}, heard)
             self._blind = _reported(state, lambda report: report.users_problem)
         if self._asks_tls(cluster):
             reported = _reported(state, lambda report: report.identity)
@@ -199,6 +201,11 @@ class ClusterSecurity:
         error = self._users_problem
         problem = None if error is None else self._reason_of(error, Reason.USERS_UNUSABLE)
         return self._users.statuses(problem, clock)
+
+    @property
+    def lacking_users(self) -> Lacking:
+        """The members that run without the newest file of users."""
+        return self._users.lacking
 
     @property
     def trusted(self) -> str:

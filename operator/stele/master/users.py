@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from stele.master.user_passwords import (
     new_password,
     salt_of,
 )
+from stele.master.users_refresh import Lacking
 from stele.model import TabletCluster
 from stele.model.conditions import Reason
 from stele.model.ownership import NameTaken
@@ -46,7 +47,7 @@ class Users:
 
     A file that others made is left to them, and reported when members could not read it; then TabletUsers
     have no effect. `waits` says which members do not use the newest file; once it is empty, they may ask for
-    passwords.
+    passwords. `lacking` are those that run without it.
     """
 
     def __init__(self, kept: KeptSecrets, store: SecretStore, cache: Cache, place: tuple[str, str]) -> None:
@@ -62,6 +63,7 @@ class Users:
         self._digest = ""
         self._reported: Mapping[str, str] = {}
         self.waits = "members have the file of users"
+        self.lacking = Lacking()
 
     def wanted(self, cluster: TabletCluster) -> bool:
         """Return whether a file is needed, or one has users that are gone."""
@@ -119,14 +121,16 @@ class Users:
 
     # -- what members use
 
-    def note(self, reported: Mapping[str, str]) -> None:
-        """Note the digests of the files that members have reported, by member."""
+    def note(self, reported: Mapping[str, str], heard: Collection[str]) -> None:
+        """Note the digests of the files that members have reported, by member; `heard` are those that run."""
         self._reported = reported
         behind = [name for name, digest in sorted(reported.items()) if digest != self._digest]
         if not self._digest:
             self.waits = "members have the file of users"
         else:
             self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
+        running = tuple(name for name in behind if name in heard)
+        self.lacking = Lacking(self._digest, running if self._digest else ())
 
     def _note_file(self, file: StoredSecret, users: Entries) -> None:
         self._digest = _files_of(file).digest

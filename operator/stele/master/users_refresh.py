@@ -1,0 +1,79 @@
+"""Has kubelets put a new file of users into pods at once.
+
+A kubelet looks at the Secrets that a pod mounts when the pod changes, and otherwise about once a minute
+(https://kubernetes.io/docs/tasks/configure-pod-container/configure-pod-configmap/, "Mounted ConfigMaps are
+updated automatically"). A user that is deleted must not stay for so long.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from stele.adapters.kubernetes.api import PODS, NotFound
+from stele.errors import Conflict
+from stele.master.attempts import error_of
+from stele.master.children import Children
+
+USERS_FILE = "stele.dev/users-file"
+"""Annotation of a pod: the digest of the file of users that it should have, and how often that was asked."""
+
+REPEAT_SECONDS = 2.0
+"""Seconds until a kubelet is asked again: it may have looked before it heard of the Secret's new version."""
+
+TIMES_MAX = 3
+"""How often a kubelet is asked for one file; one that does not answer looks once it is back."""
+
+PODS_PER_ROUND_MAX = 64
+"""Pods that are changed at once, so that a large cluster delays no heartbeat."""
+
+Object = dict[str, Any]
+
+
+class Lacking(NamedTuple):
+    """Members that reported another file than the newest one, by name, and its digest."""
+
+    digest: str = ""
+    members: tuple[str, ...] = ()
+
+
+class UsersRefresh:
+    """Changes an annotation of pods whose members lack the newest file. Nothing depends on it but time."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._again_at: dict[str, tuple[str, float]] = {}
+
+    async def ask(self, lacking: Lacking, members: Iterable[Object], now: float) -> None:
+        """Ask the kubelets of those of the stored `members` that lack the file; `now` is monotonic.
+
+        Pods that changed meanwhile are asked in the next round. Raises what else the API server raises.
+        """
+        names = set(lacking.members)
+        self._again_at = {pod: when for pod, when in self._again_at.items() if pod in names}
+        stored = (each for each in members if each["metadata"]["name"] in names)
+        due = [pod for member in stored if (pod := self._due(member, lacking.digest, now)) is not None]
+        asked = [self._touch(pod, lacking.digest, now) for pod in due[:PODS_PER_ROUND_MAX]]
+        for error in await asyncio.gather(*(error_of(each) for each in asked)):
+            if error is not None and not isinstance(error, (Conflict, NotFound)):
+                raise error
+
+    def _due(self, member: Object, digest: str, now: float) -> Object | None:
+        """Return the member's pod if its kubelet is to be asked now."""
+        pod = self._children.find(PODS, member["metadata"]["name"], member["metadata"]["uid"])
+        if pod is None or pod["metadata"].get("deletionTimestamp") or _times(pod, digest) >= TIMES_MAX:
+            return None
+        asked, until = self._again_at.get(pod["metadata"]["name"], ("", now))
+        return pod if asked != digest or now >= until else None
+
+    async def _touch(self, pod: Object, digest: str, now: float) -> None:
+        meta = pod["metadata"]
+        annotations = {**(meta.get("annotations") or {}), USERS_FILE: f"{digest} {_times(pod, digest) + 1}"}
+        await self._children.replace(PODS, pod, {**pod, "metadata": {**meta, "annotations": annotations}})
+        self._again_at[meta["name"]] = digest, now + REPEAT_SECONDS
+
+
+def _times(pod: Object, digest: str) -> int:
+    """Return how often the kubelet was asked for this file."""
+    asked, _, times = (pod["metadata"].get("annotations") or {}).get(USERS_FILE, "").partition(" ")
+    known = tuple(str(each) for each in range(TIMES_MAX + 1))
+    return known.index(times) if asked == digest and times in known else 0
