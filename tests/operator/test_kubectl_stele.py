@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES, Api
@@ -291,6 +292,41 @@ def test_why_of_what_is_not_there(ask: Run, stored: str, about: str, code: int, 
 def test_options_may_stand_before_the_command(run: Run, control_plane: ControlPlane, stored: str) -> None:  # noqa: F811
     ran = run(f"--kubeconfig={control_plane.kubeconfig}", "-n", stored, "status")
     assert (ran.code, "Rebalancing" in ran.out) == (0, True)
+
+
+@pytest.fixture
+def ask_as(run: Run, control_plane: ControlPlane, stored: str, tmp_path: Path) -> Run:  # noqa: F811
+    """Ask with the kubeconfig of the admin, whose user has more fields."""
+
+    def asked(**fields: Any) -> Ran:
+        found = yaml.safe_load(control_plane.kubeconfig.read_text())
+        found["users"][0]["user"] |= fields
+        (tmp_path / "acting").write_text(yaml.safe_dump(found))
+        return run("status", "-n", stored, "--kubeconfig", str(tmp_path / "acting"))
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "said"),
+    [
+        ({"as": "anna"}, 1, 'User "anna" cannot list resource "tabletclusters"'),
+        ({"as": "anna", "as-groups": ["system:masters"]}, 0, ""),
+        (
+            {"as": "anna", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"X/Y": ["1", "2"]}},
+            1,
+            'User "anna" cannot list',
+        ),
+        ({"as-groups": ["a"]}, 2, "expected `as` beside them: add it"),
+        ({"as": "a\nb"}, 2, r"Impersonate-User would be 'a\nb', expected printable characters"),
+        ({"as": "anna", "as-groups": "a"}, 2, "Expected `array`, got `str` - at `$.as-groups`"),
+    ],
+)
+def test_a_kubeconfig_may_say_whom_it_acts_as(
+    ask_as: Run, fields: dict[str, Any], code: int, said: str
+) -> None:
+    ran = ask_as(**fields)
+    assert (ran.code, said in ran.err) == (code, True), ran.err
 
 
 def test_a_damaged_table_is_told_and_not_half_shown(

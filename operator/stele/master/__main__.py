@@ -20,7 +20,7 @@ from stele.adapters.listening import listen_hosts
 from stele.adapters.logs import LogFormat, LogSettings
 from stele.adapters.members.client import MemberClient
 from stele.adapters.tls.http_site import HttpSite
-from stele.errors import SteleError
+from stele.errors import BadInput, SteleError
 from stele.master import health, watch
 from stele.master.page import SupervisorFacts
 from stele.master.settings import Settings
@@ -57,6 +57,8 @@ async def _run(kubeconfig: str | None, context: str | None, log_format: LogForma
     # Before the login, so that an invalid variable is reported even without a cluster.
     given = replace(environment.read(Settings, os.environ), log_format=log_format)
     login = await log_in(kubeconfig, context)
+    if login.impersonation:
+        raise BadInput("the kubeconfig's user acts as another (as), which the operator cannot: remove it")
     settings = given.completed(login.namespace, f"{socket.gethostname()}-{os.getpid()}")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     async with Api(login) as api:

@@ -9,7 +9,7 @@ import json
 import ssl
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -125,8 +125,9 @@ class Api:
     Refused.
     """
 
-    def __init__(self, login: Login) -> None:
-        self._login = login
+    def __init__(self, login: Login, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """`headers` are of each request."""
+        self._login, self._headers = login, tuple(headers)
         self._session: aiohttp.ClientSession | None = None
         self._answered: Callable[[], None] = lambda: None
         self.requests: Counter[tuple[str, str, str]] = Counter()
@@ -137,7 +138,7 @@ class Api:
         connector = aiohttp.TCPConnector(
             ssl=self._login.ssl_context(), limit=64, enable_cleanup_closed=CLEANUP_CLOSED
         )
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -73,7 +73,7 @@ async def connect(
     """
     try:
         login = await log_in(kubeconfig, context)
-        api = Api(login)
+        api = Api(login, login.impersonation)
         await api.__aenter__()
     except (BadInput, OSError, ValueError) as error:
         if kubeconfig is not None or context is not None:

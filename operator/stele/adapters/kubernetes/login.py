@@ -9,6 +9,7 @@ import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 
+from stele.adapters.kubernetes.impersonation import Headers, impersonation
 from stele.adapters.kubernetes.pod_login import ACCOUNT, trust
 from stele.errors import BadInput
 
@@ -18,7 +19,10 @@ _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupErro
 
 @dataclass
 class Login:
-    """Address and credentials. `token` rereads the file of a rotating token when necessary."""
+    """Address and credentials. `token` rereads the file of a rotating token when necessary.
+
+    `impersonation` are headers of each request, which say whom it acts as.
+    """
 
     server: str
     ca_file: str | None
@@ -27,6 +31,7 @@ class Login:
     verify: bool
     namespace: str
     configuration: Any = field(repr=False)
+    impersonation: Headers = ()
 
     def token(self) -> str | None:
         """Return the current bearer token, without the word Bearer."""
@@ -50,14 +55,17 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
 
     Raises BadInput.
     """
-    configuration = Configuration()
+    configuration, acts_as = Configuration(), Headers()
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=kubeconfig, context=context, client_configuration=configuration
             )
+            acts_as = impersonation(kubeconfig, loader.current_context["context"].get("user") or "")
+    except BadInput:
+        raise
     except (*_UNREADABLE, config.ConfigException, OSError) as error:
         where = kubeconfig or "KUBECONFIG or ~/.kube/config"
         raise BadInput(
@@ -71,6 +79,7 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
         verify=bool(configuration.verify_ssl),
         namespace=_namespace(),
         configuration=configuration,
+        impersonation=acts_as,
     )
 
 
