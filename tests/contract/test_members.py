@@ -17,8 +17,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from stele.adapters.members import client as client_module
+from stele.adapters.members import room
 from stele.adapters.members.client import MemberClient
+from stele.adapters.members.room import Room
 from stele.core.control import commands as m
 from stele.core.formats import FIRST
 from stele.core.table import digests
@@ -26,6 +27,7 @@ from stele.core.table.table import stamp_of
 from stele.errors import Corrupt, Unavailable
 from stele.member.admin.http import Admin
 from stele.member.settings import Settings
+from stele.wire import control
 from tests.fakes.bridge import Bridged, pass_time
 from tests.fakes.disk import Disk
 from tests.fakes.loop import Clock, ProcessLoop
@@ -487,22 +489,70 @@ async def test_an_answer_that_comes_in_parts_is_read_to_its_end() -> None:
         assert len((await client.exchange("127.0.0.1", REQUEST, 5.0)).rows) == len(rows)
 
 
-@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("recipient", ["", "uuid-0"])
 async def test_an_answer_that_is_too_large_is_refused_with_the_limit(
-    monkeypatch: pytest.MonkeyPatch, room: int
+    monkeypatch: pytest.MonkeyPatch, recipient: str, beyond: int
 ) -> None:
-    body = msgspec.json.encode(reply())
-    monkeypatch.setattr(client_module, "EXCHANGE_BYTES_MAX", len(body) - 1 + room)
+    """A member of the table may answer what its partitions take, another one as much as any table."""
+    request = msgspec.structs.replace(REQUEST, recipient=recipient, partitions=271)
+    monkeypatch.setattr(control, "REPLY_BYTES", 1_000)
+    monkeypatch.setattr(control, "EXCHANGE_BYTES_MAX", 200_000)
+    most = 1_000 + 256 * 271 if recipient else 200_000
+    body = msgspec.json.encode(reply()).ljust(most + beyond)
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=body)
 
     async with answering(answer) as client:
-        if room:
-            assert (await client.exchange("127.0.0.1", REQUEST, 2.0)).uuid == "uuid-0"
+        if not beyond:
+            assert (await client.exchange("127.0.0.1", request, 2.0)).uuid == "uuid-0"
         else:
-            with pytest.raises(Corrupt, match=f"more than {len(body) - 1} bytes"):
-                await client.exchange("127.0.0.1", REQUEST, 2.0)
+            with pytest.raises(Corrupt, match=f"more than {most} bytes"):
+                await client.exchange("127.0.0.1", request, 2.0)
+
+
+async def test_members_of_one_cluster_do_not_keep_the_operator_from_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is being read has a limit: for each cluster a share of it."""
+    monkeypatch.setattr(room, "READING_SHARE_BYTES_MAX", 300_000)
+    ended = asyncio.Event()
+
+    async def without_end(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b" " * 250_000)
+        await ended.wait()
+        return response
+
+    async def long(request: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(reply()).ljust(360_000))
+
+    async with answering(without_end) as hostile, answering(long) as healthy:
+        whole = Room(500_000)
+        hostile._room, healthy._room = whole.share(), whole.share()
+        asked = [asyncio.create_task(hostile.exchange("127.0.0.1", REQUEST, 9.0)) for _ in range(2)]
+        (refused,), waiting = await asyncio.wait(asked, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(Unavailable, match=r"members of this cluster take .* of 300000 bytes"):
+            await refused
+        assert 100_000 < whole.held_bytes <= 300_000
+        assert (await healthy.exchange("127.0.0.1", REQUEST, 5.0)).uuid == "uuid-0"
+        ended.set()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert whole.held_bytes == 0
+
+
+def test_all_clusters_together_have_a_limit_too() -> None:
+    whole = Room(1_000)
+    one, other = whole.share(), whole.share()
+    one.take(600)
+    with pytest.raises(Unavailable, match="members of all clusters take 600 of 1000 bytes"):
+        other.take(500)
+    assert (one.held_bytes, other.held_bytes, whole.held_bytes) == (600, 0, 600)
+    one.give(600)
+    other.take(500)
+    assert whole.held_bytes == 500
 
 
 async def test_an_answer_that_does_not_come_or_breaks_off_is_unavailable() -> None:

@@ -16,7 +16,7 @@ from stele.core.control.commands import ExchangeReply, ExchangeRequest, OpId, Ro
 from stele.core.tablet.lifecycle import TabletState
 from stele.errors import BadInput
 from stele.transfer.bulk.routes import BuildOrder
-from stele.wire.control import EXCHANGE_BYTES_MAX, REPLY_VALUES_MAX, decode_reply
+from stele.wire.control import EXCHANGE_BYTES_MAX, REPLY_VALUES_MAX, decode_reply, reply_bytes_max
 from stele.wire.copy.bulk import BulkTable, LoadList, LoadOrder, LoadPlace, SnapshotOrder
 from stele.wire.copy.jobs import CopyJob, CopyJobStatus, SentSessions
 from stele.wire.unreadable import UNREADABLE
@@ -135,9 +135,34 @@ def test_a_reply_of_very_many_values_is_refused_before_they_are_made() -> None:
         tracemalloc.stop()
 
 
+def unlimited(kind: Any, path: str) -> Iterator[str]:
+    """Paths of texts and lists of any length in a type."""
+    for each in choices(kind):
+        if isinstance(each, inspect.StructType):
+            for field in each.fields:
+                yield from unlimited(field.type, f"{path}.{field.name}")
+        elif isinstance(each, (inspect.StrType, inspect.BytesType)):
+            yield from [path] * (each.max_length is None)
+        elif isinstance(each, inspect.VarTupleType | inspect.ListType | inspect.DictType):
+            yield from [path] * (each.max_length is None)
+            item = each.value_type if isinstance(each, inspect.DictType) else each.item_type
+            yield from unlimited(item, f"{path}[]")
+
+
+def test_each_text_and_list_of_a_reply_has_a_greatest_length() -> None:
+    """The operator keeps the last reply of each member."""
+    assert list(unlimited(inspect.type_info(ExchangeReply), "reply")) == []
+    assert "request.cluster" in unlimited(inspect.type_info(ExchangeRequest), "request")
+
+
 def test_a_member_may_report_a_table_of_four_groups_of_the_largest_size() -> None:
     partitions, last = 4 * 16_384, OpId(2**31 - 1, 10**12)
     tablet = TabletReport(partitions - 1, TabletState.READY, 9, last, last, 2**31 - 1, 10**9, 10**6)
     row = Row(partitions - 1, 2**31 - 1, (999,) * 7)
-    told = msgspec.structs.replace(REPLY, tablets=(tablet,) * partitions, rows=(row,) * partitions)
-    assert decode_reply(msgspec.json.encode(told)) == told
+    told = msgspec.structs.replace(
+        REPLY, tablets=(tablet,) * partitions, rows=(row,) * partitions, accepted=(row,) * partitions
+    )
+    body = msgspec.json.encode(told)
+    assert decode_reply(body) == told
+    asked = ExchangeRequest(1, "c", 1, "uuid-0", partitions=partitions)
+    assert len(body) < reply_bytes_max(asked)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from stele.adapters.kubernetes.login import Login, log_in
 from stele.adapters.listening import listen_hosts
 from stele.adapters.logs import LogFormat, LogSettings
 from stele.adapters.members.client import MemberClient
+from stele.adapters.members.room import Room
 from stele.adapters.tls.http_site import HttpSite
 from stele.errors import BadInput, SteleError
 from stele.master import health, watch
@@ -79,7 +81,7 @@ class Process:
 
     def __init__(self, api: Api, login: Login, settings: Settings) -> None:
         self._login, self._settings, self._api = login, settings, api
-        self._supervisor = Supervisor(api, MemberClient, settings)
+        self._supervisor = Supervisor(api, partial(MemberClient, room=Room()), settings)
         self._election = Election(
             api,
             settings.own_namespace,

@@ -8,10 +8,18 @@ import msgspec
 
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.formats import SPOKEN
+from stele.core.table.ids import PARTITIONS_MAX
 from stele.errors import BadInput
 from stele.wire.unreadable import UNREADABLE
 
-EXCHANGE_BYTES_MAX = 64 * 1024 * 1024
+REPLY_BYTES = 4 * 1024 * 1024
+"""Bytes that every member may answer."""
+
+REPLY_PARTITION_BYTES = 256
+"""Bytes more for each partition: the longest tablet and its row, published and accepted, take 201."""
+
+EXCHANGE_BYTES_MAX = REPLY_BYTES + REPLY_PARTITION_BYTES * PARTITIONS_MAX
+"""Bytes in one reply of a member that the table does not name, whose own table may be larger."""
 
 REPLY_VALUES_MAX = 3_000_000
 """Commas and opening brackets in one reply, about one for each value: the shortest values take 60 bytes.
@@ -47,6 +55,12 @@ def _written_format(body: bytes) -> int | None:
         return _format.decode(body).format
     except UNREADABLE:
         return None
+
+
+def reply_bytes_max(request: ExchangeRequest) -> int:
+    """Return how long the reply may be: of a member of the table, what that many partitions take."""
+    named = bool(request.recipient)
+    return REPLY_BYTES + REPLY_PARTITION_BYTES * request.partitions if named else EXCHANGE_BYTES_MAX
 
 
 def decode_reply(body: bytes) -> ExchangeReply:

@@ -1,18 +1,20 @@
 """Exchanges with the members of one cluster over HTTP, with TLS or without. The caller sets the deadline."""
 
 import ssl
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 import aiohttp
 
 from stele.adapters.body import read_body
+from stele.adapters.members.room import Held, Room
 from stele.adapters.tls.http_client import CheckedConnector
 from stele.adapters.tls.peer import Certificate
 from stele.core.control.commands import ExchangeReply, ExchangeRequest
 from stele.core.table.ids import MemberIndex
 from stele.errors import BadInput, Corrupt, Unavailable
-from stele.wire.control import EXCHANGE_BYTES_MAX, decode_reply, encode
+from stele.wire.control import decode_reply, encode, reply_bytes_max
 from stele.wire.urls import host_port
 
 ADMIN_PORT = 7001
@@ -69,8 +71,12 @@ class MemberClient:
     have run: they are idempotent), and Corrupt when the answer is not a reply of this protocol.
     """
 
-    def __init__(self, dialling: Dialling | None = None, port: int = ADMIN_PORT) -> None:
+    def __init__(
+        self, dialling: Dialling | None = None, port: int = ADMIN_PORT, room: Room | None = None
+    ) -> None:
+        """`room` is what replies that are being read may take, that of all clusters together."""
         self._dialling, self._port = dialling, port
+        self._room = (room or Room()).share()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "MemberClient":
@@ -89,12 +95,19 @@ class MemberClient:
         self, address: str, request: ExchangeRequest, deadline_seconds: float
     ) -> ExchangeReply:
         """Send a request, with TLS where it is required; else also to a member that wants nothing else."""
+        with self._room.reply() as held:
+            return await self._exchange(address, request, deadline_seconds, held)
+
+    async def _exchange(
+        self, address: str, request: ExchangeRequest, deadline_seconds: float, held: Held
+    ) -> ExchangeReply:
         dialling, index = self._dialling, request.self_index
         with_tls = dialling is not None and (dialling.requires_tls or dialling.demands_tls(index))
-        status, body = await self._post(address, request, deadline_seconds, with_tls=with_tls)
+        post = partial(self._post, address, request, deadline_seconds, held)
+        status, body = await post(with_tls=with_tls)
         if status == HTTPStatus.UPGRADE_REQUIRED and dialling is not None and not with_tls:
             dialling.note_demand(index, demands_tls=True)
-            status, body = await self._post(address, request, deadline_seconds, with_tls=True)
+            status, body = await post(with_tls=True)
         place = host_port(address, self._port)
         if status in (HTTPStatus.UPGRADE_REQUIRED, HTTPStatus.FORBIDDEN):
             text = " ".join(body[:REFUSAL_BYTES_MAX].decode(errors="replace").split())
@@ -105,7 +118,7 @@ class MemberClient:
             raise Corrupt(f"{place} answered {status}, and not with a valid reply: {error}") from error
 
     async def _post(
-        self, address: str, request: ExchangeRequest, deadline_seconds: float, *, with_tls: bool
+        self, address: str, request: ExchangeRequest, deadline_seconds: float, held: Held, *, with_tls: bool
     ) -> tuple[int, bytes]:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=CheckedConnector(self._refusal))
@@ -114,10 +127,11 @@ class MemberClient:
         limits = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=connect_seconds)
         more = self._tls(request.self_index) if with_tls else {}
         try:
-            async with self._session.post(
+            sent = self._session.post(
                 url, data=encode(request), timeout=limits, allow_redirects=False, **more
-            ) as answer:
-                return answer.status, await read_body(answer, EXCHANGE_BYTES_MAX)
+            )
+            async with sent as answer:
+                return answer.status, await read_body(answer, reply_bytes_max(request), held.add)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             if with_tls and self._dialling is not None:
                 self._dialling.note_demand(request.self_index, demands_tls=False)

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
+from stele.core.control.lengths import LISTED, Name, Numbers, Text
 from stele.core.control.member_settings import MemberSettings
 from stele.core.copy.states import CopyState, FetchState
 from stele.core.formats import FIRST, UNSTATED, FormatRange
@@ -77,8 +78,8 @@ class ReasonCode(StrEnum):
 class Reason(msgspec.Struct, frozen=True):
     """Why something failed: a ReasonCode, or whatever code a member or a copier answered."""
 
-    code: str
-    detail: str = ""
+    code: Name
+    detail: Text = ""
 
     @classmethod
     def of(cls, error: SteleError) -> "Reason":
@@ -119,9 +120,9 @@ class MemberInfo(msgspec.Struct, frozen=True):
     """One entry of the member dictionary. Indexes are never reused."""
 
     index: Index
-    name: str
-    uuid: str
-    address: str
+    name: Name
+    uuid: Name
+    address: Name
     lite: bool = False
 
 
@@ -321,15 +322,15 @@ class SessionTablet(msgspec.Struct, frozen=True):
     generation: int
     applied: OpId
     bytes: int
-    versions: tuple[int, ...] = ()
+    versions: Numbers = ()
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
     """An open session at its source."""
 
-    session: str
-    token: str
-    tablets: tuple[SessionTablet, ...]
+    session: Name
+    token: Name
+    tablets: Annotated[tuple[SessionTablet, ...], LISTED]
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -339,8 +340,8 @@ class Result(msgspec.Struct, frozen=True):
     `ILLEGAL_STATE`, `ALREADY_IN_PROGRESS`, `MIGRATION_ACTIVE`, `NOT_OWNER`, `NO_SPACE`.
     """
 
-    code: str = OK
-    detail: str = ""
+    code: Name = OK
+    detail: Text = ""
     wait_ms: int = 0
     last: OpId | None = None
     generation: int = 0
@@ -407,7 +408,7 @@ class TabletReport(msgspec.Struct, frozen=True, array_like=True):
     `written_bytes_per_second` is the rate at which its log grows; an older member does not report it.
     """
 
-    partition: int
+    partition: Number
     state: TabletState
     generation: int
     last: OpId
@@ -423,7 +424,7 @@ class LearnerReport(msgspec.Struct, frozen=True):
     `result` is the row that its migration makes; empty when this process does not know it.
     """
 
-    id: str
+    id: Name
     partition: int
     destination: int
     state: LearnerState
@@ -438,12 +439,12 @@ class CopyReport(msgspec.Struct, frozen=True):
     `result` is as in LearnerReport. `refused`: this member will never accept that row.
     """
 
-    id: str
+    id: Name
     partition: int
     base: int
     state: CopyState
     generation: int = 0
-    error: str = ""
+    error: Text = ""
     result: Slots = ()
     refused: bool = False
 
@@ -451,10 +452,10 @@ class CopyReport(msgspec.Struct, frozen=True):
 class FetchReport(msgspec.Struct, frozen=True):
     """At the destination: progress of a FetchDirect session."""
 
-    session: str
+    session: Name
     state: FetchState
     copied_bytes: int
-    finished: tuple[int, ...] = ()
+    finished: Numbers = ()
     failure: Reason | None = None
     tasks: int = 0
     retries: int = 0
@@ -467,12 +468,12 @@ class SessionReport(msgspec.Struct, frozen=True):
     `info` are for a new master (`ExchangeRequest.want_tablets`); `info` is None until the session is open.
     """
 
-    session: str
+    session: Name
     lease_left_ms: int = 0
     held_bytes: int = 0
-    ended: str = ""
+    ended: Text = ""
     destination: int = -1
-    engine: str = ""
+    engine: Name = ""
     info: SessionInfo | None = None
 
 
@@ -512,7 +513,7 @@ class Stats(msgspec.Struct, frozen=True):
 class KeyspaceSize(msgspec.Struct, frozen=True, array_like=True):
     """Entries of a declared keyspace in the partitions that a member owns; bytes are of keys and values."""
 
-    keyspace: str
+    keyspace: Name
     entries: int
     bytes: int
 
@@ -545,43 +546,43 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     that level dials with it.
     """
 
-    code: str
-    detail: str
-    uuid: str
-    cluster: str
+    code: Name
+    detail: Text
+    uuid: Name
+    cluster: Name
     incarnation: int
     epoch: int
     stamp: int
     member_list_version: int
-    results: tuple[Result, ...] = ()
-    rows: tuple[Row, ...] = ()
+    results: Annotated[tuple[Result, ...], LISTED] = ()
+    rows: Annotated[tuple[Row, ...], LISTED] = ()
     number: int = 0
     base: int = 0
-    tablets: tuple[TabletReport, ...] = ()
-    dropped: tuple[int, ...] = ()
-    accepted: tuple[Row, ...] = ()
-    learners: tuple[LearnerReport, ...] = ()
-    copies: tuple[CopyReport, ...] = ()
-    fetches: tuple[FetchReport, ...] = ()
-    silent: tuple[SilentPeer, ...] = ()
-    unserved: tuple[int, ...] = ()
+    tablets: Annotated[tuple[TabletReport, ...], LISTED] = ()
+    dropped: Numbers = ()
+    accepted: Annotated[tuple[Row, ...], LISTED] = ()
+    learners: Annotated[tuple[LearnerReport, ...], LISTED] = ()
+    copies: Annotated[tuple[CopyReport, ...], LISTED] = ()
+    fetches: Annotated[tuple[FetchReport, ...], LISTED] = ()
+    silent: Annotated[tuple[SilentPeer, ...], LISTED] = ()
+    unserved: Numbers = ()
     stats: Stats = Stats()
-    sessions: tuple[SessionReport, ...] | None = None
-    staged: tuple[str, ...] = ()
-    pod_uid: str = ""
-    boot_id: str = ""
+    sessions: Annotated[tuple[SessionReport, ...], LISTED] | None = None
+    staged: Annotated[tuple[Name, ...], LISTED] = ()
+    pod_uid: Name = ""
+    boot_id: Name = ""
     started_seconds: float = 0.0
     stopping: bool = False
     formats: FormatRange = UNSTATED
     features: int = FIRST
-    members: tuple[MemberInfo, ...] = ()
+    members: Annotated[tuple[MemberInfo, ...], LISTED] = ()
     catalog_version: int = 0
     cleared: int = 0
     keyspaces: Annotated[tuple[KeyspaceSize, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] | None = None
     groups_version: int = 0
     groups: PartitionGroups = NO_GROUPS
     in_doubt: Annotated[int, msgspec.Meta(ge=0)] = 0
-    vacant: Annotated[tuple[str, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] = ()
+    vacant: Annotated[tuple[Name, ...], msgspec.Meta(max_length=KEYSPACES_MAX)] = ()
     identity: Annotated[str, msgspec.Meta(max_length=64)] = ""
     users: Annotated[str, msgspec.Meta(max_length=64)] = ""
     users_problem: Annotated[str, msgspec.Meta(max_length=USERS_PROBLEM_MAX)] = ""
