@@ -22,6 +22,7 @@ from stele.master.certificates import RENEW_CA
 from stele.master.desired import LOWER_MEMBER_TLS
 from stele.master.kept_secrets import REQUESTS_PER_ROUND_MAX
 from stele.master.kubernetes import KubernetesClusterObjects
+from stele.master.pod_refresh import CERTIFICATE_FILE
 from stele.master.settings import Settings
 from stele.model import TabletCluster
 from stele.model.security import LOWER_CLIENTS
@@ -211,6 +212,12 @@ class Scene:
         return self.world.desired().member_settings.client_tls
 
 
+async def asked_for(scene: Scene, pod: str, annotation: str) -> str:
+    """What the pod's kubelet was asked for."""
+    stored = await scene.api.get(PODS, scene.namespace, pod)
+    return str(stored["metadata"]["annotations"].get(annotation, ""))
+
+
 def split(bundle: bytes) -> list[bytes]:
     end = b"-----END CERTIFICATE-----\n"
     return [each + end for each in bundle.split(end) if each]
@@ -219,6 +226,23 @@ def split(bundle: bytes) -> list[bytes]:
 @pytest.fixture
 async def scene(place: tuple[Any, str]) -> Scene:
     return Scene(*place)
+
+
+async def test_kubelets_are_asked_at_once_for_new_certificates(scene: Scene) -> None:
+    await scene.begin(**TLS)
+    await scene.rounds_until_quiet()
+    before = [await asked_for(scene, f"demo-{each}", CERTIFICATE_FILE) for each in (0, 1)]
+    scene.now += timedelta(days=21)
+    await scene.round(2)
+    for index in (0, 1):
+        found = await scene.data(f"demo-{index}-tls")
+        wanted = identity_digest(found["tls.crt"], found["ca.crt"])
+        asked = await asked_for(scene, f"demo-{index}", CERTIFICATE_FILE)
+        assert (asked, asked != before[index]) == (f"{wanted} 1", True)
+    await scene.load(0)
+    after = await asked_for(scene, "demo-0", CERTIFICATE_FILE)
+    await scene.round(2)
+    assert await asked_for(scene, "demo-0", CERTIFICATE_FILE) == after
 
 
 async def test_a_cluster_that_asks_for_nothing_has_no_secrets(scene: Scene) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from stele.adapters.kubernetes.api import EVENTS, PODS, SECRETS, USERS
 from stele.core.kv.acl import PATTERNS_MAX
-from stele.master import users_refresh
+from stele.master import pod_refresh
+from stele.master.pod_refresh import TIMES_MAX, USERS_FILE
 from stele.master.tablet_users import report_without_cluster
 from stele.master.user_passwords import LOOK_SECONDS, LOOKS_PER_ROUND_MAX, RENEW
-from stele.master.users_refresh import TIMES_MAX, USERS_FILE
 from stele.model.security import LOWER_CLIENTS
 from stele.wire.users import (
     Scrypt,
@@ -23,7 +23,7 @@ from stele.wire.users import (
     generated_hash,
     read_hash,
 )
-from tests.contract.test_certificates import BOTH, Killed, Scene
+from tests.contract.test_certificates import BOTH, Killed, Scene, asked_for
 from tests.fakes.objects import body
 
 RULES = ["+@read", "~orders:*"]
@@ -284,8 +284,7 @@ async def with_pods(scene: Scene) -> None:
 
 async def asked(scene: Scene, index: int) -> str:
     """What the kubelet of a member's pod was asked for."""
-    pod = await scene.api.get(PODS, scene.namespace, f"demo-{index}")
-    return str(pod["metadata"]["annotations"].get(USERS_FILE, ""))
+    return await asked_for(scene, f"demo-{index}", USERS_FILE)
 
 
 async def digest(scene: Scene) -> str:
@@ -296,7 +295,7 @@ async def digest(scene: Scene) -> str:
 async def test_kubelets_are_asked_at_once_for_a_new_file_and_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users_refresh, "REPEAT_SECONDS", 0.5)
+    monkeypatch.setattr(pod_refresh, "REPEAT_SECONDS", 0.5)
     await with_pods(scene)
     assert [await asked(scene, each) for each in (0, 1)] == ["", ""]
     await declare(scene, "shop")

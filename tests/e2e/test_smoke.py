@@ -37,7 +37,7 @@ def test_every_tablet_is_larger_than_what_an_owner_sends_from_its_log() -> None:
 
 @pytest.mark.cluster
 def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
-    result, client, user = smoke.run(records_without_apt(tmp_path))
+    result, client, user, rotation = smoke.run(records_without_apt(tmp_path))
     assert result.problems() == []
     assert [phase.name for phase in result.phases] == list(SMALL_PHASES)
     assert result.clients["acknowledged"] > 0
@@ -50,3 +50,7 @@ def test_nothing_is_lost_while_members_come_and_die(tmp_path: Path) -> None:
     assert (client.wrong, client.forwarded) == (0, 0)
     assert user.cut_seconds < CUT_SECONDS_MAX
     assert "user is disabled" in user.refusal
+    assert rotation.errors == []
+    assert rotation.requests > 100
+    assert "certificate verify failed" in rotation.refusal
+    assert rotation.pods[0] == rotation.pods[1]

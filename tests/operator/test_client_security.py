@@ -33,7 +33,7 @@ from tests.operator.test_operator import Operator, Stage, with_processes
 pytestmark = pytest.mark.control_plane
 
 MOUNT_SECONDS = 0.5
-USERS_SECONDS = 60.0
+LOOK_SECONDS = 60.0
 """A kubelet looks at the Secrets of a pod so often, and when the pod changes."""
 
 
@@ -52,10 +52,7 @@ def mount(folder: Path, data: dict[str, bytes], version: str) -> None:
 
 
 class MountingKubelet(RealKubelet):
-    """Mounts the Secrets of pods, which may come and change later.
-
-    Certificates are replaced at once, since their tests would wait for minutes; users as a kubelet does it.
-    """
+    """Mounts the Secrets of pods, which may come and change later."""
 
     def __init__(self, *where: Any) -> None:
         super().__init__(*where)
@@ -116,8 +113,8 @@ class MountingKubelet(RealKubelet):
     async def _mount(self) -> None:
         while True:
             for pod in list(self._processes):
-                await self._mount_secret(f"{pod}-tls", self.secret_folder(f"{pod}-tls"))
                 if await self._looks(pod):
+                    await self._mount_secret(f"{pod}-tls", self.secret_folder(f"{pod}-tls"))
                     await self._mount_secret("demo-users", self.users_folder(pod))
             await asyncio.sleep(MOUNT_SECONDS)
 
@@ -128,7 +125,7 @@ class MountingKubelet(RealKubelet):
         known, until = self._looked.get(pod, (None, 0.0))
         if annotations == known and time.monotonic() < until:
             return False
-        self._looked[pod] = annotations, time.monotonic() + USERS_SECONDS
+        self._looked[pod] = annotations, time.monotonic() + LOOK_SECONDS
         return True
 
     async def _mount_secret(self, name: str, folder: Path) -> None:

@@ -38,6 +38,7 @@ from stele.master.brought_authority import BroughtAuthority
 from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import labels, owned_by_cluster, owner_reference
 from stele.master.master_certificate import MasterCertificate
+from stele.master.pod_refresh import Lacking
 from stele.master.secret_volumes import tls_name
 from stele.model import TabletCluster, TabletMember
 from stele.model.ownership import NameLeaves, NameTaken
@@ -74,7 +75,8 @@ class _Checked:
 class Certificates:
     """`days_left` is of the certificate that ends first, CA included; None while there is none.
 
-    `waits` is why not every member uses what was written last, as of the last round that came to its end.
+    `waits` is why not every member uses what was written last, as of the last round that came to its end;
+    `lacking` are those that run and do not.
     `trusted` are the CAs, PEM, that are valid; empty before the first round.
     """
 
@@ -84,6 +86,7 @@ class Certificates:
         self._checked: dict[str, _Checked] = {}
         self.days_left: int | None = None
         self.waits = "certificates are made"
+        self.lacking: Lacking = {}
         self.trusted = b""
         self.changes_ca = False
 
@@ -98,9 +101,9 @@ class Certificates:
     ) -> None:
         """Make and renew what is due, also for `others` than members, by the names of their Secrets.
 
-        `reported` has the digest of the certificate that each member uses. Raises Refused without rights on
-        Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for a CA that cannot be used, and
-        what the API server raises.
+        `reported` has the digest of the certificate that each running member uses, empty for none. Raises
+        Refused without rights on Secrets, NameTaken and NameLeaves for Secrets of others, Corrupt for a CA
+        that cannot be used, and what the API server raises.
         """
         mark = _mark(cluster)
         brought = await self._brought.read(cluster, now)
@@ -151,9 +154,11 @@ class Certificates:
         names, wanted = [member.metadata.name for member in members], cluster.spec.members
         checked = {name: self._checked.get(tls_name(name)) for name in names}
         right = {name: each for name, each in checked.items() if each and each.authority == authority}
-        if lacking := [name for name in names if name not in right]:
-            self.waits = f"certificates are made for {listed(lacking)}"
-        elif behind := [name for name in names if reported.get(name) != right[name].digest]:
+        behind = [name for name in names if name in right and reported.get(name) != right[name].digest]
+        self.lacking = {name: right[name].digest for name in behind if name in reported}
+        if unmade := [name for name in names if name not in right]:
+            self.waits = f"certificates are made for {listed(unmade)}"
+        elif behind:
             self.waits = f"{listed(behind)} do not use their newest certificate yet"
         else:
             self.waits = "" if len(names) >= wanted else f"{len(names)} of {wanted} members exist"

@@ -49,6 +49,7 @@ from stele.master.once_per_version import OncePerVersion, are_same
 from stele.master.outdated import OutdatedObjects
 from stele.master.placements import waits_until
 from stele.master.plans import RebalanceRequests, show_plans
+from stele.master.pod_refresh import CERTIFICATE_FILE, USERS_FILE, PodRefresh
 from stele.master.pods import has_ended, ready_address, restarts_of
 from stele.master.restarts import Restarts
 from stele.master.revision import outdated_pod
@@ -56,7 +57,6 @@ from stele.master.revision_history import RevisionHistory
 from stele.master.security import ClusterSecurity
 from stele.master.settings import Settings
 from stele.master.status_writer import patch_status, show
-from stele.master.users_refresh import UsersRefresh
 from stele.master.view import View, partition_counts
 from stele.master.volumes import Volumes
 from stele.model import TabletCluster, Unreadable
@@ -120,7 +120,8 @@ class KubernetesClusterObjects:
             api, cache, _keyspace_store(api, cluster), cluster.metadata.namespace, cluster.metadata.name
         )
         self._security = ClusterSecurity(api, cache, settings, cluster.key)
-        self._users_refresh = UsersRefresh(self._children)
+        self._refreshed_users = PodRefresh(self._children, USERS_FILE)
+        self._refreshed_certificates = PodRefresh(self._children, CERTIFICATE_FILE)
         self._policies = NetworkPolicies(api, cache, self._children, settings.own_namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
         self._may_have_budget = True
@@ -343,8 +344,9 @@ class KubernetesClusterObjects:
         # It mounts its certificate, which is made before.
         yield self._ensure_copier(cluster)
         yield self._policies.ensure(cluster, self._now())
-        lacking, stored = self._security.lacking_users, [member for member, _ in self._members.listed]
-        yield self._users_refresh.ask(lacking, stored, self._now())
+        stored = [member for member, _ in self._members.listed]
+        yield self._refreshed_users.ask(self._security.lacking_users, stored, self._now())
+        yield self._refreshed_certificates.ask(self._security.lacking_certificates, stored, self._now())
 
     async def _ensure_budget(self, cluster: TabletCluster, state: State) -> None:
         """Keep the disruption budget; delete it once, where the spec asks for none."""

@@ -29,10 +29,10 @@ from stele.master.kept_secrets import KeptSecrets
 from stele.master.manifests import copier_name, wants_copier
 from stele.master.master_certificate import MasterCertificate
 from stele.master.once_per_version import OncePerVersion
+from stele.master.pod_refresh import Lacking
 from stele.master.secret_volumes import tls_name
 from stele.master.settings import Settings
 from stele.master.users import Users
-from stele.master.users_refresh import Lacking
 from stele.master.view import SecurityFacts
 from stele.model import TabletCluster, TabletMember
 from stele.model.cluster_status import SecurityStatus
@@ -110,14 +110,15 @@ class ClusterSecurity:
         self._tried_seconds, stamp = time.monotonic(), now.timestamp()
         self._secrets.begin_round()
         users = certificates = None
+        heard = _reported(state, lambda report: "heard")
         if wants_users:
             users = await error_of(self._users.ensure(cluster, stamp))
             reported = _reported(state, lambda report: report.users)
-            heard = _reported(state, lambda report: "heard")
             self._users.note({m.metadata.name: reported.get(m.metadata.name, "") for m in members}, heard)
             self._blind = _reported(state, lambda report: report.users_problem)
         if self._asks_tls(cluster):
-            reported = _reported(state, lambda report: report.identity)
+            digests = _reported(state, lambda report: report.identity)
+            reported = {name: digests.get(name, "") for name in heard}
             made = self._certificates.ensure(cluster, members, reported, stamp, others=self._others(cluster))
             certificates = await error_of(made)
         self._users_problem = users if isinstance(users, REPORTED) else None
@@ -206,6 +207,11 @@ class ClusterSecurity:
     def lacking_users(self) -> Lacking:
         """The members that run without the newest file of users."""
         return self._users.lacking
+
+    @property
+    def lacking_certificates(self) -> Lacking:
+        """The members that run without the newest certificate, or without CAs that are trusted now."""
+        return self._certificates.lacking
 
     @property
     def trusted(self) -> str:

@@ -12,6 +12,7 @@ from stele.errors import Corrupt
 from stele.master.cache import Cache
 from stele.master.certificates import listed, mark_of
 from stele.master.kept_secrets import KeptSecrets
+from stele.master.pod_refresh import Lacking
 from stele.master.secret_volumes import USERS_KEY, users_name
 from stele.master.tablet_users import UserObjects
 from stele.master.user_passwords import (
@@ -24,7 +25,6 @@ from stele.master.user_passwords import (
     new_password,
     salt_of,
 )
-from stele.master.users_refresh import Lacking
 from stele.model import TabletCluster
 from stele.model.conditions import Reason
 from stele.model.ownership import NameTaken
@@ -63,7 +63,7 @@ class Users:
         self._digest = ""
         self._reported: Mapping[str, str] = {}
         self.waits = "members have the file of users"
-        self.lacking = Lacking()
+        self.lacking: Lacking = {}
 
     def wanted(self, cluster: TabletCluster) -> bool:
         """Return whether a file is needed, or one has users that are gone."""
@@ -129,8 +129,7 @@ class Users:
             self.waits = "members have the file of users"
         else:
             self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
-        running = tuple(name for name in behind if name in heard)
-        self.lacking = Lacking(self._digest, running if self._digest else ())
+        self.lacking = {name: self._digest for name in behind if name in heard and self._digest}
 
     def _note_file(self, file: StoredSecret, users: Entries) -> None:
         self._digest = _files_of(file).digest
