@@ -151,6 +151,35 @@ def _commands(line: str) -> Iterator[list[str]]:
     yield command
 
 
+def _too_early(text: str) -> list[str]:
+    """Return the lines right after a `port-forward ... &` that do not give it time to listen."""
+    joined = text.replace("\\\n", " ")
+    return re.findall(
+        r"^[^\n]*\bport-forward\b[^\n]*&[ \t]*\n\s*(?!sleep |wait\b|until )(\S[^\n]*)", joined, re.M
+    )
+
+
+def test_what_uses_a_forwarded_port_waits_for_it() -> None:
+    texts = [(block.page, block.text) for block in blocks()]
+    texts += files("charts/stele/templates/NOTES.txt").items()
+    forwarding = {page for page, text in texts if re.search(r"port-forward .*&$", text, re.M)}
+    assert {"README.md", "charts/stele/templates/NOTES.txt"} <= forwarding
+    assert [(page, line) for page, text in texts for line in _too_early(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "early"),
+    [
+        ("kubectl port-forward pod/x 1 &\ncurl localhost:1\n", ["curl localhost:1"]),
+        ("  kubectl -n x \\\n  port-forward pod/x 1 &\n\n  curl x\n", ["curl x"]),
+        ("kubectl port-forward pod/x 1 &\nsleep 2\ncurl localhost:1\n", []),
+        ("kubectl port-forward pod/x 1\n", []),
+    ],
+)
+def test_a_use_of_a_port_that_is_not_yet_forwarded_is_found(text: str, early: list[str]) -> None:
+    assert _too_early(text) == early
+
+
 class Kubectl(NamedTuple):
     page: str
     verb: str
