@@ -118,6 +118,17 @@ def ensure() -> Path:
     return cache.entry("programs", key(), _make) / "bin"
 
 
+def separate(build: Build) -> Path:
+    """The folder with the programs of a build that no cluster needs; builds them when their inputs changed.
+
+    They have a key of their own: what clusters run is not built again when they change.
+    """
+    key = cache.hash_inputs(
+        folders=[RECIPE / build.module], values=[repr(build), repr(_SETTINGS), platform.machine()]
+    )
+    return cache.entry("separate-programs", key, lambda folder: _build(build, folder))
+
+
 def kind_sources() -> Path:
     """The unpacked module of kind: its node files and manifests are part of the node image."""
     module, name = RECIPE / "tools", "sigs.k8s.io/kind"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, AddCommand, commands_of, exit_code_of, grammar
 from e2e.cluster.errors import ClusterError
-from e2e.supply import chart, commit, dashboards, locks, native, plugin, release, sbom
+from e2e.supply import chart, commit, dashboards, locks, native, plugin, readers, release, sbom
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -63,6 +63,11 @@ def _sbom(arguments: argparse.Namespace) -> None:
     print(sbom.bill(arguments.image, locks.read(arguments.image), packages, crates))
 
 
+def _readers(_: argparse.Namespace) -> None:
+    for path in readers.ensure():
+        print(path)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line's grammar and its help."""
     top = grammar("supply", _DESCRIPTION, _EPILOG)
@@ -71,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     command("lock", _lock, "write images/locks/ anew, with the newest versions that pyproject.toml allows")
     command("native", lambda _: native.install(), "build the compiled module and install it here")
     command("dashboards", lambda _: dashboards.write(), "write the chart's Grafana dashboards anew")
+    command("readers", _readers, "make buildx, krew and hadolint, which tests read a release with")
     bill = command("sbom", _sbom, "print what an image, or the plugin (cli), consists of: JSON of CycloneDX")
     bill.add_argument("image", choices=(*locks.IMAGES, locks.PLUGIN))
     bill.add_argument(

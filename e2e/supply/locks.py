@@ -28,7 +28,9 @@ PLUGIN = "cli"
 """What `kubectl-stele` as one file has in it."""
 BUILD = "build"
 """What builds: pip, and the build backend of the project and of what comes as source."""
-NAMES = (*IMAGES, PLUGIN, BUILD)
+LINT = "lint"
+"""What checks the images' Dockerfile; no image has it."""
+NAMES = (*IMAGES, PLUGIN, BUILD, LINT)
 ARCHITECTURES = ("x86_64", "aarch64")
 PLUGIN_PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 PLUGIN_PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "x86_64"), ("darwin", "arm64"))
@@ -104,13 +106,15 @@ def targets(name: str) -> tuple[Target, ...]:
 
 
 def requirements(name: str) -> tuple[str, ...]:
-    """What pyproject.toml asks for one lock, sorted: an extra of the distribution, or what builds."""
+    """What pyproject.toml asks for one lock, sorted: an extra, or what builds or checks."""
     pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
     if name == BUILD:
         native = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text(encoding="utf-8"))
         backends = (*pyproject["build-system"]["requires"], *native["build-system"]["requires"])
         return tuple(sorted([*backends, "pip>=25.1"]))
+    if name == LINT:
+        return tuple(sorted(pyproject["dependency-groups"][name]))
     return tuple(sorted([*project["dependencies"], *project["optional-dependencies"][name]]))
 
 
