@@ -30,12 +30,14 @@ from e2e.demo.settings import (
 )
 
 HELM_SECONDS_MAX = 240
+HELM_TEST_SECONDS_MAX = 120
 DELETE_SECONDS_MAX = 180
 KUBECTL_SECONDS_MAX = 60.0
 GIVEN_TOOLS = ("kubectl", "helm")
 """What speaks to a cluster that the user gave."""
 CLUSTER_LABEL = "stele.dev/cluster"
 COMPONENT_LABEL = "stele.dev/component"
+TEST_POD_SELECTOR = "app.kubernetes.io/name=stele-test"
 
 
 class Stage:
@@ -51,6 +53,8 @@ class Stage:
         self._namespaces()
         with step("install the chart and wait for the operator"):
             self._install(names)
+        with step("ask the operator whether it is ready, by helm test"):
+            self._helm_test()
         with step("keep what is there" if keep else "start from an empty TabletCluster"):
             self._clear()
         with step(f"apply the TabletCluster of {members} members and wait until it is ready"):
@@ -89,6 +93,22 @@ class Stage:
         command += ["--wait", f"--timeout={HELM_SECONDS_MAX}s"]
         run(command, self._log(), env=kind.env(), seconds_max=HELM_SECONDS_MAX + KUBECTL_SECONDS_MAX)
 
+    def _helm_test(self) -> None:
+        limit = HELM_TEST_SECONDS_MAX + KUBECTL_SECONDS_MAX
+        try:
+            run(helm_test_command(self.settings), self._log(), env=kind.env(), seconds_max=limit)
+        except ClusterError as error:
+            raise DemoError(
+                f"The operator of release {self.settings.release} runs, but helm test could not ask it "
+                f"within {HELM_TEST_SECONDS_MAX} s whether it is ready: {error}\n{self._why_not_asked()}"
+            ) from error
+
+    def _why_not_asked(self) -> str:
+        """Return the events and the output of the pod of `helm test`, which stays when it failed."""
+        kubectl = ["kubectl", "--namespace", self.settings.operator_namespace]
+        selector = f"--selector={TEST_POD_SELECTOR},app.kubernetes.io/instance={self.settings.release}"
+        return "\n".join(_said([*kubectl, *words, selector]) for words in (("describe", "pod"), ("logs",)))
+
     def _clear(self) -> None:
         """Remove what an earlier run left, so that each run starts from nothing and all that is there is its
         own.
@@ -112,11 +132,7 @@ class Stage:
             raise DemoError(f"{error}\n{self._why()}") from error
 
     def _why(self) -> str:
-        words = ["kubectl", "--namespace", self.settings.namespace, "describe", self.settings.resource]
-        try:
-            return output(words, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX)
-        except ClusterError as error:
-            return str(error)
+        return _said(["kubectl", "--namespace", self.settings.namespace, "describe", self.settings.resource])
 
     def endpoint(self) -> Endpoint:
         """The host's own port where kind maps it, else the port of a node, and what clients log in with."""
@@ -149,6 +165,14 @@ class Stage:
         return self.folder / "setup.log"
 
 
+def _said(command: list[str]) -> str:
+    """Return what a command says that tells why another failed, or why it could not."""
+    try:
+        return output(command, env=kind.env(), seconds_max=KUBECTL_SECONDS_MAX)
+    except ClusterError as error:
+        return str(error)
+
+
 def check(settings: Settings) -> None:
     """Everything that can be known to fail before work begins; raises PreflightError."""
     if not MEMBERS_MIN <= settings.members <= MEMBERS_MAX:
@@ -173,6 +197,12 @@ def check(settings: Settings) -> None:
             )
     except ClusterError as error:
         raise PreflightError(str(error)) from error
+
+
+def helm_test_command(settings: Settings) -> list[str]:
+    """Return the words that run the chart's own test of its release."""
+    command = ["helm", "test", settings.release, "--namespace", settings.operator_namespace]
+    return [*command, f"--timeout={HELM_TEST_SECONDS_MAX}s"]
 
 
 def upgrade_command(settings: Settings) -> list[str]:
