@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from stele.adapters.kubernetes.bulk_job import manifest
 from stele.copyjob.conf import spark_conf
@@ -13,6 +14,7 @@ from stele.master.settings import Settings
 from stele.model import TabletCluster, TabletMember
 from stele.wire.copy.jobs import CopyJob
 from tests.fakes.network_plugin import End, NetworkPlugin
+from tests.guard.pages import ROOT
 
 SETTINGS = Settings("member:1", "spark:1", (), "stele", "test")
 NAMESPACE = "shop"
@@ -188,6 +190,22 @@ def test_an_empty_selector_is_everyone_of_the_namespace() -> None:
     plugin = NetworkPlugin(policies(cluster("demo", enabled=True, clients=[{"podSelector": {}}])))
     found = {who for who, source in ALL.items() if plugin.connects(source, OWN["member"], 6379)}
     assert found == {who for who, source in ALL.items() if source.namespace == NAMESPACE} - OWN.keys()
+
+
+def test_the_port_of_a_service_is_closed_until_a_policy_of_the_user_opens_it() -> None:
+    example = yaml.safe_load((ROOT / "examples" / "quota" / "network-policy.yaml").read_text())
+    example["metadata"]["namespace"] = NAMESPACE
+    chosen = {"chosen": End("shop", {"app": "checkout"}), "other of them": End("shop", {"app": "x"})}
+    callers = ALL | chosen | {"elsewhere": End("web", {"app": "checkout"})}
+
+    def reached(*further: dict[str, Any]) -> set[str]:
+        plugin = NetworkPlugin([*policies(DEMO), *policies(OTHER), *further])
+        return {who for who, source in callers.items() if plugin.connects(source, OWN["member"], 7020)}
+
+    assert reached() == set()
+    assert reached(example) == {"chosen"}
+    opened = NetworkPlugin([*policies(DEMO), example])
+    assert not opened.connects(callers["chosen"], OWN["member"], 6379), "it opens this port alone"
 
 
 @pytest.mark.parametrize(

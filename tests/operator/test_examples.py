@@ -7,12 +7,12 @@ from e2e.cluster.control_plane import REPOSITORY, ControlPlane
 
 pytestmark = pytest.mark.control_plane
 
-MANIFESTS = sorted(
-    path for path in (REPOSITORY / "examples").glob("*.yaml") if "generateName" not in path.read_text()
-)
+EXAMPLES = REPOSITORY / "examples"
+MANIFESTS = sorted(path for path in EXAMPLES.glob("*.yaml") if "generateName" not in path.read_text())
+OF_SERVICES = sorted(EXAMPLES.glob("quota/*.yaml"))
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MANIFESTS + OF_SERVICES, ids=lambda path: path.name)
 def test_an_example_is_stored_as_it_is_written(control_plane: ControlPlane, namespace: str, path) -> None:  # type: ignore[no-untyped-def]
     control_plane.kubectl("apply", "-n", namespace, "-f", str(path))
     again = control_plane.kubectl("apply", "-n", namespace, "-f", str(path))

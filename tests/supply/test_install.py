@@ -1,17 +1,23 @@
 """What `images/install.sh` puts into an image: wheels with the hashes of the lock, and nothing else."""
 
 import hashlib
+import os
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pip
 import pytest
 
 from e2e.cluster import images
+from e2e.cluster.doctor import IMAGE_PYTHON
 from e2e.supply import locks
 
 NAME, VERSION = "stele-probe", "1.0"
+EXAMPLE = locks.PROJECT / "examples" / "quota"
 INFO = f"{NAME.replace('-', '_')}-{VERSION}.dist-info"
 
 
@@ -112,3 +118,44 @@ def test_an_image_that_could_build_or_install_is_refused(recipe: Path) -> None:
     found = check(recipe)
     assert (found.returncode, found.stderr) == (1, "the image has the Python module setuptools\n")
     assert "sh /recipe/check.sh /opt/stele\nUSER" in images.DOCKERFILE.read_text()
+
+
+# An image with a service: examples/quota/Dockerfile, which docs/reference/services.md shows -----------------
+
+
+def built_by_the_example(folder: Path) -> Path:
+    """Run what its Dockerfile runs in the stage with pip, with folders of this test; what it copies."""
+    source, made = folder / "source", folder / "stage"
+    shutil.copytree(EXAMPLE, source)
+    (command,) = re.findall(r"^RUN (.* pip .*)$", (EXAMPLE / "Dockerfile").read_text(), re.M)
+    places = {"/usr/bin/python3": sys.executable, "/made": str(made), "/source": str(source)}
+    words = [places.get(word, word) for word in shlex.split(command)]
+    done = subprocess.run(
+        words, env={**os.environ, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_the_example_adds_a_service_to_an_image_without_pip(recipe: Path, tmp_path: Path) -> None:
+    assert install(recipe).returncode == 0
+    (packages,) = (recipe / "made").glob("lib/python3*/site-packages")
+    shutil.copytree(built_by_the_example(tmp_path), packages, dirs_exist_ok=True)
+    clean = check(recipe)
+    assert clean.returncode == 0, clean.stderr
+    code = "import importlib.metadata as m; print([x.value for x in m.entry_points(group='stele.services')])"
+    found = subprocess.check_output([recipe / "made" / "bin" / "python", "-c", code], text=True)
+    assert found == "['stele_quota:Quota']\n"
+
+
+def test_the_page_shows_the_example_which_needs_nothing_that_the_image_lacks() -> None:
+    text = (EXAMPLE / "Dockerfile").read_text()
+    page = (locks.PROJECT / "docs" / "reference" / "services.md").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if f"\n    {line}\n" not in page] == []
+    (place,) = re.findall(r"^COPY --from=made /made/ (\S+)$", text, re.M)
+    assert place == "/opt/stele/lib/python{}.{}/site-packages/".format(*IMAGE_PYTHON)
+    last = text[text.rindex("\nFROM ") :]
+    assert "RUN" not in last, "the image has no pip, and its user may not write"
+    assert not any(f"/opt/stele/bin/{pip}" in page for pip in ("pip", "python -m pip"))
+    assert (EXAMPLE / "network-policy.yaml").read_text() in page
