@@ -131,9 +131,10 @@ images: .venv/.demo ## Build the images of the demo and load them into the clust
 locks: setup ## Write images/locks/ anew: the newest versions that pyproject.toml allows, and their hashes
 	@$(PY) -m e2e.supply lock
 
-audit: setup ## Compare images/locks/ with known vulnerabilities (pip-audit asks a service on the internet)
+audit: setup ## Compare images/locks/ and native/Cargo.lock with known vulnerabilities (asks services on the internet)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --group audit
 	.venv/bin/pip-audit --disable-pip --require-hashes $(addprefix -r ,$(wildcard images/locks/*.txt)) $(AUDIT_ARGS)
+	@$(PY) -m e2e.supply audit-crates
 
 crds: setup ## Write crds/ and the chart's copy from the models
 	@$(PY) -m stele.model.crd crds charts/stele/files/crds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from e2e.cluster.command_line import EXIT_OK, AddCommand, commands_of, exit_code_of, grammar
 from e2e.cluster.errors import ClusterError
-from e2e.supply import chart, commit, dashboards, locks, native, plugin, readers, release, sbom
+from e2e.supply import chart, commit, crates, dashboards, locks, native, plugin, readers, release, sbom
 
 _DESCRIPTION = "What images are made from: exact versions with hashes, and what can be said about them."
 _EPILOG = """\
@@ -52,6 +52,10 @@ def _add_release(command: AddCommand) -> None:
     )
 
 
+def _audit_crates(_: argparse.Namespace) -> None:
+    print(f"No known vulnerabilities found in {crates.audit()} crates of {crates.LOCK.name}")
+
+
 def _sbom(arguments: argparse.Namespace) -> None:
     file = arguments.dpkg_status
     try:
@@ -77,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     command("native", lambda _: native.install(), "build the compiled module and install it here")
     command("dashboards", lambda _: dashboards.write(), "write the chart's Grafana dashboards anew")
     command("readers", _readers, "make buildx, krew and hadolint, which tests read a release with")
+    command("audit-crates", _audit_crates, "compare native/Cargo.lock with known vulnerabilities; asks OSV")
     bill = command("sbom", _sbom, "print what an image, or the plugin (cli), consists of: JSON of CycloneDX")
     bill.add_argument("image", choices=(*locks.IMAGES, locks.PLUGIN))
     bill.add_argument(

@@ -22,8 +22,12 @@ def test_workflows_pin_what_they_use_and_may_only_read() -> None:
 
 
 def test_every_lock_is_compared_weekly() -> None:
-    assert "$(addprefix -r ,$(wildcard images/locks/*.txt))" in MAKEFILE
+    recipe = re.search(r"^audit: .*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert recipe
+    assert "$(addprefix -r ,$(wildcard images/locks/*.txt))" in recipe[1]
+    assert recipe[1].endswith("\t@$(PY) -m e2e.supply audit-crates\n")
     (audit,) = (yaml.safe_load(path.read_text()) for path in WORKFLOWS if path.stem == "audit")
     # YAML 1.1 reads the key `on` as true.
     assert len(audit[True]["schedule"]) == 1
+    assert {"images/locks/**", "native/Cargo.lock"} < set(audit[True]["push"]["paths"])
     assert audit["jobs"]["audit"]["steps"][-1] == {"run": "make audit"}
