@@ -1,10 +1,12 @@
 """A release: the same commit gives the same bytes, and what is in it works."""
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,26 +27,57 @@ DIGEST = "sha256:" + "a" * 64
 IMAGES = {name: f"registry.example.com/stele-{name}:1.0@{DIGEST}" for name in locks.IMAGES}
 
 
-@pytest.fixture
-def head() -> Commit:
-    """The commit that is checked out, whatever else is in the folder."""
+TICK_SECONDS = 2.1
+"""More than the times of any archive are apart."""
+
+
+def head_of_here() -> Commit:
     words = ["git", "-C", str(locks.PROJECT), "log", "-1", "--format=%H %ct"]
     name, seconds = subprocess.check_output(words, text=True).split()
     return Commit(locks.PROJECT, name, int(seconds))
 
 
 @pytest.fixture
+def head() -> Commit:
+    """The commit that is checked out, whatever else is in the folder."""
+    return head_of_here()
+
+
+def download_nothing(_: plugin.Platform, folder: Path, lock: Path) -> dict[str, list[Path]]:
+    assert "--hash=sha256:" in lock.read_text()
+    path = folder / "needed-1-py3-none-any.whl"
+    path.write_bytes(zipped([Entry("needed.py", b"")], 0))
+    return {"3.11": [path]}
+
+
+def render_nothing(folder: Path, _: str) -> str:
+    return (folder / "values.yaml").read_text()
+
+
+@pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an index for wheels, and without Helm."""
+    monkeypatch.setattr(plugin, "download", download_nothing)
+    monkeypatch.setattr(manifest, "rendered", render_nothing)
 
-    def download(target: plugin.Platform, folder: Path, lock: Path) -> dict[str, list[Path]]:
-        assert "--hash=sha256:" in lock.read_text()
-        path = folder / "needed-1-py3-none-any.whl"
-        path.write_bytes(zipped([Entry("needed.py", b"")], 0))
-        return {"3.11": [path]}
 
-    monkeypatch.setattr(plugin, "download", download)
-    monkeypatch.setattr(manifest, "rendered", lambda folder, number: (folder / "values.yaml").read_text())
+def released_elsewhere(out: Path, *, offline: bool, platforms: Sequence[plugin.Platform]) -> None:
+    """Release later, by another process with another folder, time zone, umask, locale and order of sets."""
+    code = "import sys; from pathlib import Path; from e2e.supply import manifest, plugin, release;"
+    code += "from tests.supply import test_release as t;"
+    if offline:
+        code += "plugin.download = t.download_nothing; manifest.rendered = t.render_nothing;"
+    code += f"options = release.Options(url='https://example.com/x', platforms={list(platforms)!r});"
+    code += "release.write(Path(sys.argv[1]), t.head_of_here(), options)"
+    work = out.parent / "elsewhere"
+    work.mkdir()
+    other = {"TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "7", "LC_ALL": "C", "TMPDIR": str(work)}
+    env = {**os.environ, **other, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    time.sleep(TICK_SECONDS)
+    words = [sys.executable, "-c", code, str(out)]
+    done = subprocess.run(words, cwd=work, env=env, umask=0o077, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    work.rmdir()
 
 
 def names(version: str, platforms: Sequence[plugin.Platform] = locks.PLUGIN_PLATFORMS) -> set[str]:
@@ -67,8 +100,8 @@ def values(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("offline")
 def test_the_same_commit_gives_the_same_bytes(head: Commit, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        release.write(tmp_path / name, head, release.Options(url="https://example.com/x"))
+    release.write(tmp_path / "one", head, release.Options(url="https://example.com/x"))
+    released_elsewhere(tmp_path / "two", offline=True, platforms=locks.PLUGIN_PLATFORMS)
     first = contents(tmp_path / "one")
     assert first == contents(tmp_path / "two")
     assert set(first) == names(VERSION)
@@ -190,8 +223,10 @@ def test_a_whole_release_for_this_machine(
 ) -> None:
     monkeypatch.setenv("STELE_PROGRAMS", str(bare_control_plane.bin))
     out = tmp_path / "dist"
-    release.write(out, head, release.Options(platforms=[HERE]))
+    release.write(out, head, release.Options(url="https://example.com/x", platforms=[HERE]))
     assert set(contents(out)) == names(VERSION, [HERE])
+    released_elsewhere(tmp_path / "again", offline=False, platforms=[HERE])
+    assert contents(out) == contents(tmp_path / "again")
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", release.SUMS], cwd=out, check=True)
     lint = bare_control_plane.run("helm", "lint", "--strict", str(out / f"stele-{VERSION}.tgz"))
     assert lint.returncode == 0, lint.stdout
