@@ -3,21 +3,17 @@
 What each refusal says, and the levels below, are looked at by the tests of each port.
 """
 
-import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
-
-import aiohttp
 
 from stele.adapters import pod_token
 from stele.adapters.tls.identity import read_dialling, trusting
 from stele.core.security.identity import Role
 from stele.core.security.level import STEPS
 from stele.wire import peer
-from stele.wire.frames import FrameDecoder, encode_frame
 from tests.fakes.pki import FakeCa, identity, shared_ca
+from tests.member.harness.callers import is_answered, is_let_in, is_welcome
 from tests.member.harness.cluster import CLUSTER, Cluster, eventually
 from tests.member.test_member_tls import secured, tell
 
@@ -50,13 +46,7 @@ async def greet(members: Cluster, context: ssl.SSLContext | None, token: str) ->
     """As member 1."""
     member, uuids = members.members[0], {index: each.uuid for index, each in members.members.items()}
     hello = peer.Hello(peer.GREETING_FORMAT, CLUSTER, 1, uuids[1], uuids[0])
-    reader, writer = await asyncio.open_connection(member.host, member.ports[1], ssl=context)
-    try:
-        writer.write(encode_frame(peer.encode_message(hello)))
-        answers = FrameDecoder(4096).feed(await asyncio.wait_for(reader.read(4096), 10))
-        return any(isinstance(peer.decode_greeting(answer), peer.Welcome) for answer in answers)
-    finally:
-        writer.transport.abort()
+    return await is_welcome(member.host, member.ports[1], hello, context)
 
 
 def asks(place: int, method: str, path: str, let_in: int) -> Come:
@@ -64,15 +54,8 @@ def asks(place: int, method: str, path: str, let_in: int) -> Come:
 
     async def come(members: Cluster, context: ssl.SSLContext | None, token: str) -> bool:
         member = members.members[0]
-        scheme = "http" if context is None else "https"
-        url = f"{scheme}://{member.host}:{member.ports[place]}{path}"
-        given = pod_token.headers(token) if token else {}
-        async with (
-            aiohttp.ClientSession() as http,
-            http.request(method, url, headers=given, ssl=context or True) as answer,
-        ):
-            assert answer.status in (let_in, 401, 403, 426), await answer.text()
-            return answer.status == let_in
+        url = f"{member.host}:{member.ports[place]}{path}"
+        return await is_answered(let_in, (method, url), context, token)
 
     return come
 
@@ -93,9 +76,7 @@ OF_THE_POD: dict[str, Come] = {
 
 
 async def tried(come: Come, members: Cluster, context: ssl.SSLContext | None, token: str = "") -> bool:
-    with suppress(ConnectionError, ssl.SSLError, aiohttp.ClientError, peer.MessageError):
-        return await come(members, context, token)
-    return False
+    return await is_let_in(come(members, context, token))
 
 
 async def test_of_all_who_come_the_right_ones_alone_are_taken(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis.asyncio
 from aiohttp import web
@@ -18,17 +19,34 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import CLUSTERS, NETWORK_POLICIES, NODES, PODS, SECRETS, USERS, Api
+from stele.adapters.kubernetes.api import (
+    CLUSTERS,
+    MEMBERS,
+    NETWORK_POLICIES,
+    NODES,
+    PODS,
+    SECRETS,
+    USERS,
+    Api,
+)
+from stele.adapters.pki.certificates import Names, Pair, sign_leaf
+from stele.adapters.tls.identity import read_dialling
+from stele.core.control.commands import OpId, SessionTablet
+from stele.core.formats import SPOKEN
+from stele.core.security.identity import Holder, Role
 from stele.master.certificates import RENEW_CA
 from stele.master.network_rules import names_of
+from stele.wire import peer
+from stele.wire.copy.jobs import SessionFile
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
 from tests.fakes.client_certificates import make_documented, make_own_ca
 from tests.fakes.objects import body
 from tests.fakes.pki import shared_ca
 from tests.fakes.pod_proxy import forward_port
 from tests.fakes.spec import OPEN
+from tests.member.harness.callers import is_answered, is_let_in, is_welcome
 from tests.operator.real_kubelet import NODE, RealKubelet
-from tests.operator.test_operator import Operator, Stage, with_processes
+from tests.operator.test_operator import Operator, Stage, cluster, with_processes
 
 pytestmark = pytest.mark.control_plane
 
@@ -169,6 +187,16 @@ async def count(client: redis.asyncio.Redis, over: asyncio.Event) -> int:
     return number
 
 
+async def create_own_ca(api: Api, namespace: str, own: Path) -> None:
+    """Create the Secret that a spec names as a CA of one's own, whose files are in `own`."""
+    make_own_ca(own)
+    data = {"tls.crt": "own-ca.crt", "tls.key": "own-ca.key"}
+    coded = {key: base64.b64encode((own / name).read_bytes()).decode() for key, name in data.items()}
+    meta = {"name": "demo-own-ca"}
+    made = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta}
+    await api.create(SECRETS, namespace, made | {"data": coded})
+
+
 @pytest.fixture
 def purge(control_plane: ControlPlane, namespace: str, run: Run) -> Callable[[], Ran]:  # noqa: F811
     """A command that changes something at a member."""
@@ -288,12 +316,7 @@ async def test_a_client_is_a_user_by_the_certificate_that_the_page_shows_how_to_
     api: Api, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
-    make_own_ca(own)
-    data = {"tls.crt": "own-ca.crt", "tls.key": "own-ca.key"}
-    coded = {key: base64.b64encode((own / name).read_bytes()).decode() for key, name in data.items()}
-    meta = {"name": "demo-own-ca"}
-    made = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta}
-    await api.create(SECRETS, namespace, made | {"data": coded})
+    await create_own_ca(api, namespace, own)
     certificate, key = make_documented(own)
     clients = {"tls": "Required", "clientCertificates": "Allow", "auth": "Required"}
     security = {"clients": clients, "members": {"tls": "Required"}, "ca": {"secretName": "demo-own-ca"}}
@@ -327,3 +350,87 @@ async def test_a_client_is_a_user_by_the_certificate_that_the_page_shows_how_to_
             with pytest.raises(RedisError):
                 await client.connection.read_response(timeout=30)
             assert time.monotonic() - begun < CUT_SECONDS_MAX
+
+
+SESSION = SessionFile("abc", "secret", (SessionTablet(3, 1, OpId(1, 1), 10),))
+OTHERS = ("other", "sibling")
+"""A cluster with a CA of its own, and one whose certificates are signed by the same CA."""
+
+
+async def shown(stage: Stage, name: str, role: Role, holder: str) -> ssl.SSLContext:
+    """Show what the CA of a cluster signs for one of its parts, and trust that of the cluster `demo`."""
+    found = await stage.api.get(CLUSTERS, stage.namespace, name)
+    uri = Holder(found["metadata"]["uid"], role, holder).uri
+    kept = await secret(stage, f"{name}-ca")
+    pair = Pair(kept["tls.crt"], kept["tls.key"])
+    leaf = sign_leaf(pair, Names(holder, (uri,), ("a.invalid",)), time.time(), 1)
+    trusted = (await secret(stage, "demo-ca-cert"))["ca.crt"]
+    return read_dialling(leaf.certificate, leaf.key, trusted)
+
+
+async def mounted(stage: Stage, name: str) -> ssl.SSLContext:
+    """Show the certificate of a Secret, and trust the CA of the cluster `demo`."""
+    found, trusted = await secret(stage, name), (await secret(stage, "demo-ca-cert"))["ca.crt"]
+    return read_dialling(found["tls.crt"], found["tls.key"], trusted)
+
+
+async def taken(stage: Stage, host: str, hello: peer.Hello, name: str) -> dict[str, bool]:
+    """Return what a member of the cluster `demo` takes from the cluster `name`."""
+    own = await mounted(stage, "demo-1-tls" if name == "demo" else f"{name}-0-tls")
+    same_name = await shown(stage, name, Role.MEMBER, "demo-1")
+    master, admin = (
+        await shown(stage, name, Role.MASTER, "operator"),
+        await mounted(stage, f"{name}-admin-tls"),
+    )
+    password = (await secret(stage, f"{name}-default-user"))["password"].decode()
+    ca = stage.operator.log.parent / "ca.pem"
+    ca.write_bytes((await secret(stage, "demo-ca-cert"))["ca.crt"])
+    stream = f"{host}:7002/v1/sessions/{SESSION.session}/partitions/9?generation=1"
+    coming = {
+        "hello": is_welcome(host, 7000, hello, own),
+        "hello of the same name": is_welcome(host, 7000, hello, same_name),
+        "exchange": is_answered(400, ("POST", f"{host}:7001/v1/exchange"), master),
+        "data": is_answered(200, ("GET", f"{host}:7001/v1/digest?partition=0"), admin),
+        # The session has no such partition, which takes the session's token to learn.
+        "stream": is_answered(404, ("GET", stream), own, SESSION.token),
+        "password": logs_in(host, ca, password),
+    }
+    return {what: await is_let_in(each) for what, each in coming.items()}
+
+
+async def logs_in(host: str, ca: Path, password: str) -> bool:
+    try:
+        return await ping(host, ca, password)
+    except AuthenticationError:
+        return False
+
+
+async def test_two_clusters_of_one_namespace_refuse_each_other(
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    await create_own_ca(api, namespace, tmp_path / "own")
+    kubelet = MountingKubelet(api, namespace, tmp_path)
+    kubelet.cannot_start = lambda pod: (
+        None if pod["metadata"]["name"].startswith("demo-") else {"phase": "Pending"}
+    )
+    same_ca = {"ca": {"secretName": "demo-own-ca"}}
+    async with with_processes(api, namespace, operator, kubelet, 2, security=same_ca) as stage:
+        for name, security in zip(OTHERS, ({}, same_ca), strict=True):
+            await api.create(CLUSTERS, namespace, cluster(name, 1, replicas=1, security=security))
+
+        async def have_secrets() -> bool:
+            made = [f"{name}-{what}" for name in OTHERS for what in ("0-tls", "admin-tls", "default-user")]
+            return all([await api.find(SECRETS, namespace, each) for each in made])
+
+        await stage.until("a closed cluster", lambda: is_closed(stage))
+        await stage.until("Secrets of the other clusters", have_secrets)
+        folder = kubelet.folder("demo-0") / "checkpoints" / SESSION.session
+        folder.mkdir(parents=True)
+        (folder / "session.json").write_bytes(msgspec.json.encode(SESSION))
+        uids = [(await api.get(MEMBERS, namespace, f"demo-{n}"))["status"]["uuid"] for n in (1, 0)]
+        uid = (await stage.cluster())["metadata"]["uid"]
+        hello = peer.Hello(peer.GREETING_FORMAT, uid, 1, *uids, SPOKEN)
+        found = {
+            name: await taken(stage, kubelet.addresses["demo-0"], hello, name) for name in ("demo", *OTHERS)
+        }
+        assert found == {name: dict.fromkeys(each, name == "demo") for name, each in found.items()}
