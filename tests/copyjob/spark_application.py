@@ -1,10 +1,12 @@
 """A copy job's Spark with one executor on this machine, as a process of its own; see `test_spark_ports.py`.
 
-Its argument is the folder for its files and the secret, or nothing for Spark without authentication.
+Its arguments are the folder for its files, the address and the two ports at which executors look for the
+driver, which listens at 127.0.0.1, and the secret, or nothing for Spark without authentication.
 It prints one line of JSON, `Facts`, and ends with its stdin.
 """
 
 import json
+import secrets
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,9 +35,11 @@ class Facts:
     broadcast: str
     ask_settings: str
     served_at_first: list[str]
+    passed: dict[str, str]
+    """What went between driver and executor, in hex digits."""
 
 
-def conf(folder: str, secret: str) -> dict[str, str]:
+def conf(folder: str, at: tuple[str, str, str], secret: str) -> dict[str, str]:
     """Return the properties of a copy job, with another place for executors and for the secret.
 
     Spark reads the secret from a file with a Kubernetes master alone.
@@ -51,9 +55,10 @@ def conf(folder: str, secret: str) -> dict[str, str]:
         # So that data is recognised.
         "spark.rdd.compress": "false",
         "spark.broadcast.compress": "false",
-        **dict.fromkeys(
-            ("spark.driver.port", "spark.driver.blockManager.port", "spark.blockManager.port"), "0"
-        ),
+        "spark.driver.host": at[0],
+        "spark.driver.port": at[1],
+        "spark.driver.blockManager.port": at[2],
+        "spark.blockManager.port": "0",
     }
     del here["spark.authenticate.secret.file"]
     if secret:
@@ -82,6 +87,15 @@ def ask_settings(context: Any, port: int) -> bytes:
     return bytes(out.toByteArray())
 
 
+def passed(context: Any) -> dict[str, str]:
+    """Have an executor take data of a task and of a broadcast, and give a result back."""
+    data, shared = secrets.token_bytes(48), context.broadcast(secrets.token_bytes(48))
+    reverse = lambda each: each[::-1] if shared.value else b""  # noqa: E731  a function would be read from here
+    (result,) = context.parallelize([data], 1).map(reverse).collect()
+    assert result == data[::-1]
+    return {"task": data.hex(), "broadcast": shared.value.hex(), "result": result.hex()}
+
+
 def facts(context: Any, folder: str) -> Facts:
     """Make an executor hold a block, and the driver another one and a file."""
     spark = context._jsc.sc()
@@ -106,12 +120,13 @@ def facts(context: Any, folder: str) -> Facts:
         f"broadcast_{broadcast._jbroadcast.id()}_piece0",
         ask_settings(context, port).hex(),
         [each for each in at_first if each],
+        passed(context),
     )
 
 
-def main(folder: str, secret: str = "") -> None:
+def main(folder: str, host: str, port: str, block_port: str, secret: str = "") -> None:
     """Run until stdin ends."""
-    context, _ = make_context(Start(conf(folder, secret), folder, "", 1, 0.0))
+    context, _ = make_context(Start(conf(folder, (host, port, block_port), secret), folder, "", 1, 0.0))
     print(json.dumps(asdict(facts(context, folder))), flush=True)
     sys.stdin.read()
     context.stop()

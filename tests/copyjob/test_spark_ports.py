@@ -1,4 +1,5 @@
-"""What a TCP client without the secret gets from the ports of Spark's drivers and executors.
+"""What a TCP client without the secret gets from the ports of Spark's drivers and executors, and what is on
+the network between them.
 
 Spark is the real one with the properties of a copy job. Everything is asked of a second Spark too, which
 has no secret: there the same client gets the data.
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ import pytest
 
 from tests import packages
 from tests.copyjob.spark_application import BROADCAST_DATA, FILE_DATA, QUICK_JVM, RDD_DATA, Facts
+from tests.fakes.recorder import Recorder, recorded
+from tests.worker import networks
 
 pytestmark = pytest.mark.long
 
@@ -29,6 +32,8 @@ RPC_REQUEST, RPC_RESPONSE, RPC_FAILURE = 3, 4, 5
 STREAM_REQUEST, STREAM, STREAM_FAILURE = 6, 7, 8
 ONE_WAY = 9
 LOCAL_FILE = "/etc/hostname"
+DRIVER = "127.0.0.1"
+_networks = networks(73)
 
 
 def text(value: str) -> bytes:
@@ -39,7 +44,7 @@ class Client:
     """Sends frames of Spark's protocol: 8 bytes of length, a byte for the type, and what belongs to that."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
+        self.socket = socket.create_connection((DRIVER, port), ANSWER_SECONDS)
 
     def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
         frame = struct.pack(">qb", 9 + len(head) + len(body), kind) + head + body
@@ -101,8 +106,12 @@ def block(port: int, application: str, name: str) -> tuple[int, bytes]:
 
 @dataclass(frozen=True)
 class Application:
+    """`recorder` has what executors and the driver say to each other at the driver's two ports."""
+
     facts: Facts
     log: Path
+    driver_ports: list[int]
+    recorder: Recorder
 
     @property
     def ports(self) -> list[int]:
@@ -118,6 +127,12 @@ class Application:
         return True
 
 
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server((DRIVER, 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in found]
+
+
 @contextmanager
 def running(folder: Path, *secret: str) -> Iterator[Application]:
     packages.ensure("default-jdk-headless")
@@ -126,9 +141,11 @@ def running(folder: Path, *secret: str) -> Iterator[Application]:
         "SPARK_LAUNCHER_OPTS": QUICK_JVM,
         "PYSPARK_PYTHON": sys.executable,
     }
-    command = [sys.executable, "-m", "tests.copyjob.spark_application", str(folder), *secret]
-    log = folder / "log"
+    log, host, ports = folder / "log", f"{next(_networks)}.1", free_ports(2)
+    command = [sys.executable, "-m", "tests.copyjob.spark_application", str(folder), host]
+    command += [*map(str, ports), *secret]
     with (
+        recorded(host, DRIVER, ports) as recorder,
         log.open("w") as errors,
         subprocess.Popen(
             command,
@@ -144,7 +161,7 @@ def running(folder: Path, *secret: str) -> Iterator[Application]:
         try:
             line = process.stdout.readline()
             assert line, log.read_text()
-            yield Application(Facts(**json.loads(line)), log)
+            yield Application(Facts(**json.loads(line)), log, ports, recorder)
         finally:
             process.stdin.close()
 
@@ -206,6 +223,19 @@ def test_blocks_of_drivers_and_executors_take_the_secret(closed: Application, op
         refused = fetched(closed, getattr(closed.facts, name))
         assert [kind for kind, _ in refused] == [RPC_FAILURE, RPC_FAILURE]
         assert all(b"Unknown challenge message" in answer for _, answer in refused)
+
+
+def test_who_sees_the_network_reads_what_driver_and_executor_say_without_a_secret_alone(
+    closed: Application, opened: Application
+) -> None:
+    def found(application: Application) -> dict[str, set[int]]:
+        assert application.recorder.busy_ports() == set(application.driver_ports)
+        markers = application.facts.passed.items()
+        return {name: application.recorder.ports_with(bytes.fromhex(marker)) for name, marker in markers}
+
+    messages, blocks = opened.driver_ports
+    assert found(opened) == {"task": {messages}, "broadcast": {blocks}, "result": {messages}}
+    assert found(closed) == {"task": set(), "broadcast": set(), "result": set()}
 
 
 def test_a_chunk_takes_the_number_of_a_stream_that_is_under_way(closed: Application) -> None:
