@@ -36,6 +36,7 @@ from stele.core.formats import SPOKEN
 from stele.core.security.identity import Holder, Role
 from stele.master.certificates import RENEW_CA
 from stele.master.network_rules import names_of
+from stele.model.security import LOWER_CLIENTS
 from stele.wire import peer
 from stele.wire.copy.jobs import SessionFile
 from tests.cli.conftest import Ran, Run, run  # noqa: F401  (a fixture)
@@ -167,6 +168,12 @@ async def is_closed(stage: Stage) -> bool:
     return found.get("Secured") == found.get("CertificatesHealthy") == "True"
 
 
+async def is_ready(stage: Stage, user: str) -> bool:
+    status = (await stage.api.get(USERS, stage.namespace, user)).get("status") or {}
+    found = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    return found.get("Ready") == "True"
+
+
 def client_of(host: str, ca: Path | None, password: str | None, **more: Any) -> redis.asyncio.Redis:
     if ca is not None:
         more |= {"ssl": True, "ssl_ca_certs": str(ca), "ssl_check_hostname": False}
@@ -178,11 +185,11 @@ async def ping(host: str, ca: Path | None, password: str | None) -> bool:
         return bool(await client.ping())
 
 
-async def count(client: redis.asyncio.Redis, over: asyncio.Event) -> int:
+async def count(client: redis.asyncio.Redis, over: asyncio.Event, key: str = "counted") -> int:
     number = 0
     while not over.is_set():
         number += 1
-        assert await client.incr("counted") == number
+        assert await client.incr(key) == number
         await asyncio.sleep(0.02)
     return number
 
@@ -268,13 +275,7 @@ async def test_a_declared_user_is_let_in_and_cut_off_when_it_is_deleted(
     needs_passwords = OPEN | {"clients": {"tls": "Off", "auth": "Required"}}
     async with with_processes(api, namespace, operator, kubelet, 2, security=needs_passwords) as stage:
         await api.create(USERS, namespace, body(USERS, "shop", SHOP))
-
-        async def is_known() -> bool:
-            status = (await api.get(USERS, namespace, "shop")).get("status") or {}
-            found = {each["type"]: each["status"] for each in status.get("conditions", [])}
-            return found.get("Ready") == "True"
-
-        await stage.until("a user that all members know", is_known)
+        await stage.until("a user that all members know", lambda: is_ready(stage, "shop"))
         password = (await secret(stage, "shop-password"))["password"].decode()
         for host in kubelet.addresses.values():
             with pytest.raises(AuthenticationError):
@@ -434,3 +435,134 @@ async def test_two_clusters_of_one_namespace_refuse_each_other(
             name: await taken(stage, kubelet.addresses["demo-0"], hello, name) for name in ("demo", *OTHERS)
         }
         assert found == {name: dict.fromkeys(each, name == "demo") for name, each in found.items()}
+
+
+class Counting:
+    """Clients that count, one at each member. They send nothing again: a connection that ends is an error."""
+
+    def __init__(self, hosts: list[str], name: str, ca: Path | None = None, **login: str) -> None:
+        once: dict[str, Any] = {"password": None, "retry": Retry(NoBackoff(), 0), **login}
+        self._over, self._clients = asyncio.Event(), [client_of(host, ca, **once) for host in hosts]
+        pairs = zip(self._clients, hosts, strict=True)
+        counting = [count(client, self._over, f"orders:{name}-{host}") for client, host in pairs]
+        self._tasks = [asyncio.create_task(each) for each in counting]
+
+    async def end(self) -> None:
+        """Raise an error that one of them saw."""
+        self._over.set()
+        try:
+            assert min(await asyncio.gather(*self._tasks)) > 20
+        finally:
+            for client in self._clients:
+                await client.aclose()
+
+
+def asks_clients(**clients: str) -> dict[str, Any]:
+    return {"clients": clients, "members": {"tls": "Required"}}
+
+
+async def as_an_older_release_left_it(stage: Stage) -> None:
+    """Have a cluster that is in use, without a word in its spec or status about what is closed."""
+    assert await stage.operator.end() == 0
+    await stage.api.patch_spec(CLUSTERS, stage.namespace, "demo", {"security": None})
+    await stage.api.patch_status(CLUSTERS, stage.namespace, "demo", {"security": None})
+    await stage.operator.start()
+
+
+async def in_force(stage: Stage) -> dict[str, Any]:
+    security = (await stage.cluster())["status"]["security"]
+    return {name: security.get(name) for name in ("defaults", "members", "tls", "auth")}
+
+
+async def secured(stage: Stage, status: str, message: str) -> None:
+    """Wait until the condition says just this."""
+
+    async def says() -> bool:
+        found = await stage.cluster()
+        conditions = {each["type"]: each for each in (found.get("status") or {}).get("conditions", [])}
+        told = conditions.get("Secured", {})
+        said.append(told.get("message", ""))
+        seen = told.get("observedGeneration") == found["metadata"]["generation"]
+        return seen and (told["status"], told["message"]) == (status, message)
+
+    said: list[str] = []
+    await stage.until(f"Secured {status}, {message!r}", says)
+
+
+WITHOUT_TLS = "TLS among members is Off: who reaches port 7000 can pretend to be a member"
+READABLE = "who reaches the ports of clients can read or write"
+CLOSED = "clients need TLS and have to authenticate, and members use TLS"
+KEPT = CLOSED + "".join(
+    f"; {what} stays Required until the annotation stele.dev/lower-{name} is Off, too"
+    for what, name in (
+        ("spec.security.clients.tls", "client-tls"),
+        ("spec.security.clients.auth", "client-auth"),
+        ("TLS among members", "member-tls"),
+    )
+)
+
+
+async def test_a_cluster_that_is_in_use_is_closed_step_by_step_without_an_error(
+    api: Api, namespace: str, operator: Operator, tmp_path: Path
+) -> None:
+    """The steps of docs/operating/security.md, "A cluster that is in use"."""
+    kubelet = MountingKubelet(api, namespace, tmp_path)
+    async with with_processes(api, namespace, operator, kubelet, 2, security=OPEN) as stage:
+        await as_an_older_release_left_it(stage)
+        pods = {each["metadata"]["name"]: each["metadata"]["uid"] for each in await api.list(PODS, namespace)}
+        hosts, ca = list(kubelet.addresses.values()), tmp_path / "ca.pem"
+        both = "spec.security.clients.tls is {} and spec.security.clients.auth is Off: " + READABLE
+        await secured(stage, "False", f"{both.format('Off')}; {WITHOUT_TLS}")
+        assert (await in_force(stage))["defaults"] == "Open"
+
+        plain, late = Counting(hosts, "plain"), Counting(hosts, "late")
+        await stage.change_spec(security={"members": {"tls": "Required"}})
+        await secured(stage, "False", both.format("Off"))
+        await stage.change_spec(security=asks_clients(tls="Optional"))
+        await secured(stage, "False", both.format("Optional"))
+        ca.write_bytes((await secret(stage, "demo-ca-cert"))["ca.crt"])
+        nameless = Counting(hosts, "nameless", ca)
+        await plain.end()
+        await stage.change_spec(security=asks_clients(tls="Required"))
+        await secured(stage, "False", f"spec.security.clients.auth is Off: {READABLE}")
+        with pytest.raises(RedisError):  # That the others see no error is not for want of one.
+            await late.end()
+
+        await api.create(USERS, namespace, body(USERS, "shop", SHOP))
+        await stage.until("a user that all members know", lambda: is_ready(stage, "shop"))
+        password = (await secret(stage, "shop-password"))["password"].decode()
+        named = Counting(hosts, "named", ca, username="shop", password=password)
+        await nameless.end()
+        closed = asks_clients(tls="Required", auth="Required")
+        await stage.change_spec(security=closed)
+        await secured(stage, "True", CLOSED)
+        await stage.change_spec(security=closed | {"networkPolicy": {"enabled": True}})
+
+        async def has_policies() -> bool:
+            listed = await api.list(NETWORK_POLICIES, namespace)
+            return {each["metadata"]["name"] for each in listed} == set(names_of("demo"))
+
+        await stage.until("NetworkPolicies", has_policies)
+        levels = await in_force(stage)
+        assert list(levels.values()) == ["Open", "Required", "Required", "Required"]
+
+        await api.patch_spec(CLUSTERS, namespace, "demo", {"security": None})
+        await secured(stage, "True", KEPT)
+        assert await in_force(stage) == levels
+        for host in hosts:
+            with pytest.raises(RedisError, match="this port takes only TLS connections"):
+                await ping(host, None, password)
+            with pytest.raises(AuthenticationError):
+                await ping(host, ca, None)
+        await named.end()
+        listed = {
+            each["metadata"]["name"]: each["metadata"]["uid"] for each in await api.list(PODS, namespace)
+        }
+        assert listed == pods
+
+        await api.annotate(CLUSTERS, namespace, "demo", {LOWER_CLIENTS["auth"]: "Off"})
+
+        async def is_lower() -> bool:
+            return await in_force(stage) == levels | {"auth": "Off"}
+
+        await stage.until("the level that the annotation is about falls", is_lower)
