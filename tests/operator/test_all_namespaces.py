@@ -11,32 +11,15 @@ import yaml
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CLUSTERS, PODS, SECRETS, Api, NotFound
 from stele.model.conditions import Reason
+from tests.operator.rights import CLUSTER, NAMESPACED, OF_SECRETS, SPARK
 from tests.operator.test_chart import Installed, by_kind, render
 from tests.operator.test_operator import Operator, Stage, cluster
 
 pytestmark = pytest.mark.control_plane
 
 ACCOUNT = "stele-operator"
-CHANGE = {"get", "list", "watch", "create", "update", "patch", "delete"}
-STELE = {
-    f"{kind}.stele.dev{part}"
-    for kind in ("tabletclusters", "tabletmembers", "tabletrebalances", "keyspaces", "tabletusers")
-    for part in ("", "/status", "/finalizers")
-} | {"tabletclusters.stele.dev/scale"}
-RIGHTS = {
-    **dict.fromkeys(STELE, CHANGE | {"deletecollection"}),
-    **dict.fromkeys(("configmaps", "services", "persistentvolumeclaims"), CHANGE),
-    "pods": CHANGE | {"deletecollection"},
-    "poddisruptionbudgets.policy": CHANGE,
-    "networkpolicies.networking.k8s.io": {"get", "create", "update", "delete"},
-    "controllerrevisions.apps": {"get", "list", "create", "update", "delete"},
-    **dict.fromkeys(("events", "events.events.k8s.io"), CHANGE - {"update", "delete"}),
-    "serviceaccounts": {"get"},
-    "customresourcedefinitions.apiextensions.k8s.io": {"get", "list", "watch"},
-    "namespaces": {"get", "list", "watch"},
-    "nodes": {"get", "list"},
-}
-"""Of the operator in any namespace: nothing about Secrets, and no right to give rights."""
+RIGHTS = NAMESPACED | CLUSTER | {"pods": NAMESPACED["pods"] | SPARK["pods"]}
+"""Of the operator in any namespace."""
 
 SETUP = {kind: {"create"} for kind in ("secrets", "rolebindings.rbac.authorization.k8s.io")}
 """What an admin of a namespace gives it besides; and to create ServiceAccounts."""
@@ -132,10 +115,9 @@ async def test_clusters_in_any_namespace_and_spark_where_an_admin_allows_it(
         secret = await api.get(SECRETS, tenant, "stele-spark-auth")
         assert len(secret["data"]["secret"]) > 64
         spark = Installed(control_plane, tenant)
-        assert spark.rights("stele-spark") == {"pods": CHANGE - {"update"} | {"deletecollection"}}
+        assert spark.rights("stele-spark") == SPARK
         accounts = {"serviceaccounts": {"get", "create"}}
-        given = {"secrets": {"get", "create", "update", "delete"}}
-        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts | given
+        assert installed.rights(ACCOUNT, tenant) == RIGHTS | SETUP | accounts | OF_SECRETS
         assert "secrets" not in installed.rights(ACCOUNT, "default")
     finally:
         await operator.end()

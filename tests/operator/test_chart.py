@@ -32,6 +32,7 @@ from stele.wire.pods import (
     EXECUTOR_BLOCK_PORT,
 )
 from tests.fakes.network_plugin import End, NetworkPlugin
+from tests.operator import rights
 
 pytestmark = pytest.mark.control_plane
 
@@ -71,7 +72,8 @@ class Installed:
         return done.stdout.strip() == "yes"
 
     def rights(self, account: str, namespace: str | None = None) -> dict[str, set[str]]:
-        """Verbs by resource, as the API server lists them; without what every login has."""
+        """Verbs by resource and the names it is limited to, as the API server lists them; without what every
+        login has."""
         who = f"--as=system:serviceaccount:{self.namespace}:{account}"
         found: dict[str, set[str]] = {}
         for line in self.plane.kubectl(
@@ -80,7 +82,7 @@ class Installed:
             row = re.fullmatch(r"(\S*)\s+\[(.*?)\]\s+\[(.*?)\]\s+\[(.*?)\]\s*", line)
             assert row, line
             if row[1] and not row[1].startswith("selfsubject"):
-                found.setdefault(row[1], set()).update(row[4].split())
+                found.setdefault(f"{row[1]} [{row[3]}]" if row[3] else row[1], set()).update(row[4].split())
         return found
 
 
@@ -771,17 +773,31 @@ def test_rights(installed: Installed, account: str, verb: str, resource: str, al
 
 
 @pytest.mark.parametrize(
-    ("account", "rights"),
+    ("account", "given"),
     [
-        ("stele-spark", {"pods": {"get", "list", "watch", "create", "delete", "deletecollection", "patch"}}),
+        ("stele-operator", rights.OPERATOR),
+        ("stele-spark", rights.SPARK),
         ("stele-executor", {}),
         ("stele-member", {}),
     ],
 )
 def test_an_account_has_these_rights_and_no_other(
-    installed: Installed, account: str, rights: dict[str, set[str]]
+    installed: Installed, account: str, given: dict[str, set[str]]
 ) -> None:
-    assert installed.rights(account) == rights
+    assert installed.rights(account) == given
+    elsewhere = rights.CLUSTER if account == "stele-operator" else {}
+    assert installed.rights(account, "default") == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("role", "given"), [("chart-stele-view", rights.VIEW), ("chart-stele-edit", rights.EDIT)]
+)
+def test_a_role_for_people_has_these_rights_and_no_other(
+    installed: Installed, role: str, given: dict[str, set[str]]
+) -> None:
+    account = f"only-{role}"
+    bind(installed, account, role)
+    assert installed.rights(account) == given
 
 
 def test_no_account_has_a_token_that_its_pods_do_not_ask_for(installed: Installed) -> None:
@@ -924,6 +940,7 @@ def test_the_data_admin_may_get_that_secret_and_no_other(installed: Installed) -
     may = [verb for verb in SECRET_VERBS if installed.may("admin", verb, "secrets", name=ADMIN_SECRET)]
     assert may == ["get"]
     assert not installed.may("admin", "get", "secrets", name="other-admin-tls")
+    assert installed.rights("admin") == rights.DATA_ADMIN
 
 
 def test_jobs_of_bulk_loads_get_the_image_and_the_secrets_of_the_release(
