@@ -1,6 +1,7 @@
 """`kubectl stele load` and `dump`: what is wrong is said before a Job is made; the pod's side of a job."""
 
 import asyncio
+import json
 import re
 import shlex
 import sys
@@ -260,7 +261,8 @@ async def test_a_file_comes_in_a_job_runs_once_and_the_file_goes_out(tmp_path):
         assert (await client.put("/file", data=b"12345")).status == 200
         for wrong in (b"no JSON", b"[" * 100_000, b"{}", b'{"command": "rm", "arguments": []}'):
             assert (await client.post("/job", data=wrong)).status == 400
-        assert (await client.post("/job", json=order)).status == 200
+        other = {"Content-Type": "application/json; charset=none"}
+        assert (await client.post("/job", data=json.dumps(order), headers=other)).status == 200
         assert await until_over(client) == {"result": {"rows": 5}}
         assert (await client.post("/job", json=order)).status == 200
         assert await (await client.get("/file")).read() == b"12345!"
@@ -292,6 +294,13 @@ async def test_a_file_that_cannot_be_taken_is_answered(tmp_path):
         assert answer.status == 507
         assert "No space left on device; its node needs free space" in (await answer.json())["detail"]
         assert not (tmp_path / "data.parquet").exists()
+
+
+@pytest.mark.parametrize("argument", ["a\0b", "\ud800", "x" * 200_000])
+async def test_a_job_that_cannot_be_started_is_an_error(tmp_path, argument):
+    async with serving(tmp_path, "") as client:
+        await client.post("/job", json={"command": "load", "arguments": [argument]})
+        assert "the job cannot be run: " in (await until_over(client))["error"]["detail"]
 
 
 async def test_a_job_that_dies_without_a_word_is_an_error(tmp_path):

@@ -46,6 +46,13 @@ class Job:
             self._running = asyncio.create_task(self._run(command, str(self.file), *arguments))
 
     async def _run(self, *arguments: str) -> None:
+        try:
+            await self._follow(*arguments)
+        except (OSError, ValueError) as error:
+            # An argument has a NUL or is too long, or a line of the program is.
+            self.last = {"error": {"code": "FAILED", "detail": f"the job cannot be run: {error}"}}
+
+    async def _follow(self, *arguments: str) -> None:
         process = await asyncio.create_subprocess_exec(
             *self._program, *arguments, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX
         )
@@ -85,7 +92,8 @@ def application(job: Job, callers: RoleCallers | None = None) -> web.Application
 
     async def start(request: web.Request) -> web.Response:
         try:
-            order = await request.json()
+            # Not `request.json`, which fails with a charset that does not exist.
+            order = json.loads(await request.read())
             command, arguments = str(order["command"]), [str(argument) for argument in order["arguments"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise web.HTTPBadRequest(text="expected POST /job with command and arguments") from None
