@@ -537,6 +537,15 @@ def der(data: bytes, rng: Random) -> bytes:
     return data
 
 
+STREAMS = ("http-streams", "bulk-streams")
+
+
+def stream_target(name: str, run: Callable[[bytes], None], samples: Callable[[], list[bytes]]) -> Target:
+    """Return the target of a whole HTTP server."""
+    spare, tokens = http_streams.MEMORY_SPARE, http_streams.TOKENS
+    return Target(name, run, samples, (), tokens=tokens, memory_spare=spare)
+
+
 RESP_TOKENS = (
     b"*1\r\n",
     b"$3\r\n",
@@ -565,14 +574,8 @@ TARGETS = {
         Target("reports", control.decode_reply, lambda: encoded(JSON, control.ExchangeReply), codec=JSON),
         Target("http-bodies", each_of(*BODY_DECODERS), lambda: chosen(JSON, BODIES), NOT_JSON, behind(JSON)),
         Target("http-texts", http_texts, lambda: TEXTS, ()),
-        Target(
-            "http-streams",
-            http_streams.http_stream,
-            http_streams.requests,
-            (),
-            tokens=http_streams.TOKENS,
-            memory_spare=http_streams.MEMORY_SPARE,
-        ),
+        stream_target("http-streams", http_streams.transfer_stream, http_streams.transfer_requests),
+        stream_target("bulk-streams", http_streams.bulk_stream, http_streams.bulk_requests),
         Target("config-maps", config_map, config_maps, (), MSGPACK),
         Target("volume-files", volume_file, volume_files, (), behind(MSGPACK), seal=sealed_file),
         Target("copy-files", each_of(*COPY_FILES), copied_files, NOT_JSON, behind(JSON)),
@@ -584,4 +587,4 @@ TARGETS = {
         Target("certificates", pem, pems, (), tokens=(b"-----BEGIN ",), seal=der),
     )
 }
-"""In this order; `http-streams` takes a connection for each input, and is slow."""
+"""In this order; those of `STREAMS` take a connection for each input, and are slow."""

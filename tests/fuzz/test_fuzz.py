@@ -13,7 +13,7 @@ from tests.fuzz import http_streams
 from tests.fuzz.__main__ import main
 from tests.fuzz.driver import MEASURED_EACH, Finding, Fuzzer, Outcome, Target
 from tests.fuzz.mutate import INPUT_BYTES_MAX, JSON, Mutator
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import STREAMS, TARGETS
 
 INPUTS = 3_000
 OF_CONNECTIONS = 150
@@ -23,7 +23,7 @@ SEED = 20_000
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_no_input_ends_a_decoder_or_takes_much_memory(target: Target) -> None:
-    inputs = OF_CONNECTIONS if target.name == "http-streams" else INPUTS
+    inputs = OF_CONNECTIONS if target.name in STREAMS else INPUTS
     outcome = Fuzzer(target).run(SEED, inputs)
     assert not outcome.findings, "\n\n".join(map(str, outcome.findings.values()))
     assert outcome.inputs == inputs
@@ -41,13 +41,17 @@ def test_samples_are_valid(target: Target) -> None:
     assert read * 2 > len(samples) or target.seal is not None
 
 
-def test_requests_of_the_stream_target_reach_their_handlers() -> None:
+def test_requests_of_the_stream_targets_reach_their_handlers() -> None:
     """The end of a connection must not come before the answer: it would cancel the request."""
-    answers = [http_streams.server().answer(sample) for sample in http_streams.requests()]
-    statuses = [[int(found) for found in http_streams._STATUS.findall(answer)] for answer in answers]
-    assert all(statuses), statuses
-    assert {200, 204, 400, 404, 415} <= {each for found in statuses for each in found}
-    assert statuses[0] == [200] * 3
+    for server, samples, expected in (
+        (http_streams.transfer(), http_streams.transfer_requests(), {200, 204, 400, 404, 415}),
+        (http_streams.bulk(), http_streams.bulk_requests(), {200, 400, 415}),
+    ):
+        answers = [server.answer(sample) for sample in samples]
+        statuses = [[int(found) for found in http_streams.STATUS.findall(answer)] for answer in answers]
+        assert all(statuses), statuses
+        assert expected <= {each for found in statuses for each in found}
+        assert statuses[0] == [200] * 3
 
 
 class BrokenError(Exception):
