@@ -104,6 +104,80 @@ async def test_a_member_that_does_not_come_back_stops_the_update_until_the_spec_
     harness.check_balanced(3, 2)
 
 
+async def with_wrong_image(members: int = 3, **desired: object) -> Harness:
+    """A new cluster whose pods cannot start."""
+    harness = Harness(members=members, partitions=6, **desired)  # type: ignore[arg-type]
+    harness.world.broken = "ErrImagePull: no such image"
+    await harness.until(lambda: len(harness.world.pods) == members)
+    await harness.ticks(50, 1.0)
+    return harness
+
+
+async def correct_image(harness: Harness) -> None:
+    harness.world.broken = ""
+    harness.world.outdate()
+    await harness.ticks(100, 1.0)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 0),
+        UpdatePolicy(UpdateType.ROLLING_UPDATE, True, 0),
+        UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 3),
+    ],
+)
+async def test_a_first_image_that_is_wrong_is_replaced_once_it_is_corrected(update: UpdatePolicy) -> None:
+    """Nothing is restarted: nothing ever ran. So what keeps members from being restarted does not count."""
+    harness = await with_wrong_image(update=update)
+    assert not harness.world.replaced, "another pod would not start either"
+    await correct_image(harness)
+    assert sorted(harness.world.replaced) == [0, 1, 2]
+    assert not harness.world.restarts
+    told = [event.message for event in harness.world.events if event.reason == "MemberPodReplaced"]
+    assert told == [
+        f"the pod of demo-{each} never started and is outdated: it gets another one" for each in range(3)
+    ]
+    harness.check_balanced(3, 2)
+
+
+async def test_a_member_that_is_new_gets_the_corrected_image_and_the_others_are_left_alone() -> None:
+    harness = await formed(3, 6, update=UpdatePolicy(UpdateType.ROLLING_UPDATE, True, 0))
+    harness.world.broken = "ErrImagePull: no such image"
+    harness.change_spec(members=4)
+    await harness.until(lambda: 3 in harness.world.pods)
+    await correct_image(harness)
+    assert harness.world.replaced == [3]
+    assert not harness.world.restarts
+    harness.check_balanced(4, 2)
+
+
+@pytest.mark.parametrize(
+    "held_back",
+    [{"update": UpdatePolicy(UpdateType.ON_DELETE, False, 0)}, {"paused": True}],
+)
+async def test_pods_that_never_started_stay_where_users_say_so(held_back: dict[str, object]) -> None:
+    harness = await with_wrong_image(update=UpdatePolicy(UpdateType.ROLLING_UPDATE, False, 0))
+    harness.change_spec(**held_back)
+    await correct_image(harness)
+    assert not harness.world.replaced
+
+
+async def test_a_pod_that_never_started_stays_when_its_member_has_joined_before() -> None:
+    """The member list was lost: its volume may have what no other one has."""
+    harness = await with_wrong_image()
+    harness.world.joined = {1}
+    await correct_image(harness)
+    assert sorted(harness.world.replaced) == [0, 2]
+
+
+async def test_a_pod_that_started_stays_although_its_member_did_not_join() -> None:
+    harness = await with_wrong_image(members=2)
+    harness.world.pods[1].problem = ""
+    await correct_image(harness)
+    assert harness.world.replaced == [0]
+
+
 async def test_the_place_of_a_member_is_kept_for_a_time_only() -> None:
     harness = await formed(4, 6)
     harness.world.broken = "Unschedulable: too little memory"

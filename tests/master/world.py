@@ -71,6 +71,10 @@ class FakeWorld:
     restarting: dict[MemberIndex, float] = field(default_factory=dict)
     restarts: list[MemberIndex] = field(default_factory=list)
     forced: list[str] = field(default_factory=list)
+    replaced: list[MemberIndex] = field(default_factory=list)
+    """Members whose pods never started and were replaced."""
+    joined: set[MemberIndex] = field(default_factory=set)
+    """Members whose objects show that they have joined."""
     on_restart: Callable[[MemberIndex], None] = lambda index: None
     broken: str = ""
     """Why pods made from now on cannot start."""
@@ -112,6 +116,7 @@ class FakeWorld:
                 replacement=self.replacements.get(index),
                 node=f"node-{index}",
                 node_state=self.nodes.get(index, NodeState.READY),
+                has_joined=index in self.joined,
             )
             for index in sorted(self.members)
         )
@@ -195,6 +200,14 @@ class FakeWorld:
         """The object goes; a process on a node that is cut off runs on."""
         if index in self.pods and self.pods[index].uid == pod_uid:
             self.forced.append(pod_uid)
+            del self.pods[index]
+
+    async def replace_pod(self, index: MemberIndex, pod_uid: str) -> None:
+        """The pod goes at once: nothing ran in it."""
+        pod = self.pods.get(index)
+        if pod is not None and pod.uid == pod_uid:
+            assert pod.problem, f"a process ran in {pod}"
+            self.replaced.append(index)
             del self.pods[index]
 
     async def restart_member(self, index: MemberIndex, pod_uid: str, keep_seconds: float) -> None:

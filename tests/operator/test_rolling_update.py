@@ -82,6 +82,28 @@ async def test_a_revision_that_cannot_start_stops_at_the_first_member_and_is_tak
     assert {image for _, image in (await pods(stage)).values()} == {"member"}
 
 
+async def test_a_new_member_with_a_wrong_image_starts_once_it_is_corrected(stage: Stage) -> None:
+    await stage.until_converged(3)
+    before = await pods(stage)
+
+    def cannot_start(pod: dict[str, Any]) -> dict[str, Any] | None:
+        wrong = pod["spec"]["containers"][0]["image"] == WRONG
+        return {"phase": "Pending", **STATUSES["ErrImagePull: no:such is not found"]} if wrong else None
+
+    stage.kubelet.cannot_start = cannot_start
+    await stage.change_spec(members=4, images={"member": WRONG}, updateStrategy={"paused": True})
+
+    async def lacks_image() -> bool:
+        return (await pods(stage)).get("demo-3", ("", ""))[1] == WRONG
+
+    await stage.until("demo-3", lacks_image)
+    await stage.change_spec(images={"member": "member"})
+    await stage.until_converged(4)
+    now = await pods(stage)
+    assert now["demo-3"][1] == "member"
+    assert {name: now[name] for name in before} == before, "the others were never outdated for long"
+
+
 async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen(stage: Stage) -> None:
     await stage.until_converged(3)
     before = await pods(stage)

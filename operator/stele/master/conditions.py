@@ -361,7 +361,8 @@ def _without_image(cluster: TabletCluster, view: View) -> list[Problem]:
     more = f" (and {len(failing) - 1} more)" if len(failing) > 1 else ""
     remedy = (
         "correct spec.images.member or the Secrets that images are pulled with (spec.podTemplate."
-        "imagePullSecrets, or images of the chart); a pod that is there already gets them when you delete it"
+        "imagePullSecrets, or images of the chart); pods that never started are replaced then, unless "
+        "spec.updateStrategy.type is OnDelete"
     )
     return [Problem(Reason.IMAGE_PULL_FAILED, f"{name}{more}: {text}; {remedy}")]
 

@@ -306,6 +306,10 @@ class KubernetesClusterObjects:
         name = manifests.name_of(self.name, index)
         await self._api.delete(PODS, self.namespace, name, pod_uid, grace_seconds=0)
 
+    async def replace_pod(self, index: MemberIndex, pod_uid: str) -> None:
+        """Delete the pod with this UID; `ensure_member` makes the next one."""
+        await self._api.delete(PODS, self.namespace, manifests.name_of(self.name, index), pod_uid)
+
     async def restart_member(self, index: MemberIndex, pod_uid: str, keep_seconds: float) -> None:
         """Note that the member restarts, then delete its pod; `ensure_member` makes the next one."""
         member = self._children.find(MEMBERS, manifests.name_of(self.name, index), self.cluster_uid)

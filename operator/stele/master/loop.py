@@ -27,6 +27,7 @@ from stele.core.control.state import (
     Intent,
     Observation,
     RemoveMember,
+    ReplacePod,
     RestartMember,
     State,
     TableCursor,
@@ -460,6 +461,8 @@ class ClusterLoop:
                 await self._objects.remove_member(index, keep_volume=keep_volume)
             case ForceDeletePod(index, pod_uid):
                 await self._objects.force_delete_pod(index, pod_uid)
+            case ReplacePod(index, pod_uid):
+                await self._objects.replace_pod(index, pod_uid)
             case RestartMember(index, pod_uid, keep_seconds):
                 await self._objects.restart_member(index, pod_uid, keep_seconds)
             case FinishRestart(index):

@@ -101,6 +101,7 @@ class MemberObjects:
             member.spec.replacement,
             node,
             self._nodes.state(node),
+            bool(member.status.uuid),
         )
 
     def stored(self) -> list[Object]:

@@ -33,6 +33,7 @@ from stele.core.control.rebalance.user_plans import end_user_plans
 from stele.core.control.replacement import stuck_pods
 from stele.core.control.restarts.planned_stops import empty_stopping
 from stele.core.control.restarts.rolling_update import update_members
+from stele.core.control.restarts.unstarted import replace_unstarted
 from stele.core.control.state import Decision, Intent, Observation, State
 from stele.core.formats import MEMBER_TLS
 from stele.core.placement.assignment import assign
@@ -73,6 +74,7 @@ def decide(state: State, observation: Observation) -> Decision:
         *scale(state, observation),
         *stuck_pods(state, observation),
         *update_members(state, observation),
+        *replace_unstarted(state, observation),
     )
     empty_stopping(state, observation)
     _assign_first(state, observation)

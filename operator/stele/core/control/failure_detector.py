@@ -88,7 +88,7 @@ class MemberObject:
     not as the spec says when it is `outdated`. Its place is kept until `kept_until_seconds`; while the
     operator restarts it, `restart_until_seconds` is when it should be back. `accepted` are copies that it may
     own if they are lost, each with the version of the row that a user saw. `node` is the node of its pod; of
-    the pod before while no node was chosen.
+    the pod before while no node was chosen. It `has_joined` when its status has the UUID of its volume.
     """
 
     index: MemberIndex
@@ -107,6 +107,7 @@ class MemberObject:
     replacement: Replacement | None = None
     node: str = ""
     node_state: NodeState = NodeState.UNKNOWN
+    has_joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

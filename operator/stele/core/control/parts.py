@@ -120,6 +120,7 @@ class PlannedStops:
     that a member left as a backup are in `left` until it is back: they wait for it.
     `updating` is the member that the rolling update restarts next, `update_waits` says why no other one
     follows, `update_problem` why a restarted member does not come back; empty when there is no reason.
+    `replaced_pods` are the UIDs of pods that never started and are being replaced.
     """
 
     since: dict[MemberIndex, float] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class PlannedStops:
     updating: MemberIndex | None = None
     update_waits: str = ""
     update_problem: str = ""
+    replaced_pods: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

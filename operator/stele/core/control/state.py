@@ -196,6 +196,14 @@ class ForceDeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacePod:
+    """Delete the pod with this UID, in which nothing ever ran; the next one is as the spec says."""
+
+    index: MemberIndex
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class RestartMember:
     """Note that this member restarts, then delete its pod with this UID; the next pod is as the spec says.
 
@@ -214,7 +222,7 @@ class FinishRestart:
     index: MemberIndex
 
 
-Intent = EnsureMember | RemoveMember | ForceDeletePod | RestartMember | FinishRestart
+Intent = EnsureMember | RemoveMember | ForceDeletePod | ReplacePod | RestartMember | FinishRestart
 
 
 @dataclass(frozen=True, slots=True)
