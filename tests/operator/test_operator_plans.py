@@ -1,7 +1,9 @@
 """Plans that users make, against a real API server: each says in its condition Ready how it stands."""
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from stele.core.table.table import PartitionTable
 from stele.master import manifests, status
 from stele.master.cache import Cache
 from stele.master.children import Children
-from stele.master.plans import HISTORY_LIMIT, PLAN_LABEL, RebalanceRequests, fail_ownerless, show_plans
+from stele.master.plans import PLAN_LABEL, RebalanceRequests, fail_ownerless, show_plans
 from stele.model import TabletCluster, TabletRebalance
 from stele.model.conditions import find_condition
 from tests.fakes.objects import body
@@ -83,8 +85,8 @@ def formed(plans: int) -> State:
     return state
 
 
-async def made_cluster(api: Api, namespace: str) -> TabletCluster:
-    found = TabletCluster.read(await api.create(CLUSTERS, namespace, cluster("demo", 3)))
+async def made_cluster(api: Api, namespace: str, **spec: Any) -> TabletCluster:
+    found = TabletCluster.read(await api.create(CLUSTERS, namespace, cluster("demo", 3, **spec)))
     assert isinstance(found, TabletCluster)
     return found
 
@@ -96,7 +98,7 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
     ours = await made_cluster(api, namespace)
     owner = manifests.owned_by_cluster(ours) | {"name": "another", "uid": "of-another-cluster"}
     before = {}
-    for number in range(1, HISTORY_LIMIT + 3):
+    for number in range(1, 13):
         name = f"demo-1-{number}" if number < 3 else f"demo-0-{number}"
         spec = {"cluster": "demo", "mode": "Execute", "approved": True}
         plan = body(REBALANCES, name, spec, labels={PLAN_LABEL: name}, ownerReferences=[owner])
@@ -115,6 +117,55 @@ async def test_plans_of_others_with_our_names_are_neither_obeyed_written_nor_del
     for name, stored in before.items():
         assert await api.get(REBALANCES, namespace, name) == stored
     assert children.taken() == ("TabletRebalance demo-1-1", "TabletRebalance demo-1-2")
+
+
+async def own_plans(
+    api: Api, cache: Cache, namespace: str, ours: TabletCluster, *, cancelled: int | None = None
+) -> None:
+    """Twelve plans of earlier masters that are done, and one that was cancelled."""
+    for number in range(1, 13):
+        name, spec = f"demo-0-{number}", {"cluster": "demo", "mode": "Execute"}
+        spec |= {"cancel": True} if number == cancelled else {}
+        owner = manifests.owned_by_cluster(ours)
+        await api.create(
+            REBALANCES,
+            namespace,
+            body(REBALANCES, name, spec, labels={PLAN_LABEL: name}, ownerReferences=[owner]),
+        )
+        cache.put(REBALANCES, await api.patch_status(REBALANCES, namespace, name, {"phase": "Done"}))
+
+
+async def kept(api: Api, namespace: str) -> set[str]:
+    return {each["metadata"]["name"] for each in await api.list(REBALANCES, namespace)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "cancelled", "left"),
+    [(None, None, range(3, 13)), (3, None, (10, 11, 12)), (0, None, ()), (0, 12, (12,)), (1, 5, (12,))],
+)
+async def test_as_many_finished_plans_are_kept_as_the_spec_says(
+    api: Api, namespace: str, limit: int | None, cancelled: int | None, left: Iterable[int]
+) -> None:
+    """A new master reads at the last one that it was cancelled."""
+    cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
+    migration = {} if limit is None else {"migration": {"historyLimit": limit}}
+    ours = await made_cluster(api, namespace, **migration)
+    await own_plans(api, cache, namespace, ours, cancelled=cancelled)
+    children, state = Children(api, cache, namespace), State(1, PartitionTable.empty(8), 1, 0, 0.0)
+    await show_plans(api, cache, children, ours, status.View(state, desired, 0.0, NOON))
+    assert await kept(api, namespace) == {f"demo-0-{number}" for number in left}
+
+
+async def test_plans_that_finished_a_moment_ago_are_shown_and_count_later(api: Api, namespace: str) -> None:
+    cache, desired = Cache(lambda _kind, _stored: None), desired_spec(3, 2)
+    ours = await made_cluster(api, namespace, migration={"historyLimit": 1})
+    children, state = Children(api, cache, namespace), formed(plans=4)
+    for seconds, names in (
+        (60.0, {"demo-1-1", "demo-1-2", "demo-1-3", "demo-1-4"}),
+        (61.0, {"demo-1-3", "demo-1-4"}),
+    ):
+        await show_plans(api, cache, children, ours, status.View(state, desired, seconds, NOON))
+        assert await kept(api, namespace) == names
 
 
 async def test_a_plan_that_follows_an_approved_one_is_stored_as_approved(api: Api, namespace: str) -> None:

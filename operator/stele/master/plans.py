@@ -21,8 +21,8 @@ from stele.model import API_VERSION, TabletCluster, TabletRebalance, Unreadable
 from stele.model.ownership import belongs_to
 from stele.model.rebalance import RebalanceMode, Refusal, TabletRebalanceStatus
 
-HISTORY_LIMIT = 10
-"""Finished plans that are kept per cluster."""
+FINISHED_SHOWN_SECONDS = 60.0
+"""Seconds for which a plan that has finished is shown, however few of them are kept."""
 
 PLAN_LABEL = "stele.dev/plan"
 
@@ -109,7 +109,7 @@ async def show_plans(api: Api, cache: Cache, children: Children, cluster: Tablet
     for name, progress in records.items():
         stored = children.find(REBALANCES, name, meta.uid)
         if stored is None:
-            if progress.finished_seconds is not None and now - progress.finished_seconds > 60:
+            if not _is_shown(progress, now):
                 continue
             body = _object(cluster, name, approved=state.has_approved(progress))
             stored = await children.ensure(REBALANCES, body, meta.uid)
@@ -126,7 +126,15 @@ async def show_plans(api: Api, cache: Cache, children: Children, cluster: Tablet
             await _others(api, cache, stored, view)
         else:
             await _progress(api, cache, stored, user_plan, view)
-    await _trim(api, others)
+    own = [each for each in _of_cluster(cache, meta.namespace, meta.name, meta.uid) if _says_plan(each)]
+    shown = {name for name, progress in records.items() if _is_shown(progress, now)}
+    for each in _too_old(own, shown, meta.name, cluster.spec.migration.history_limit):
+        await api.delete(REBALANCES, meta.namespace, each["metadata"]["name"], each["metadata"]["uid"])
+
+
+def _is_shown(progress: RebalanceProgress, now: float) -> bool:
+    """Return whether the plan has an object in any case: it runs, or has finished a moment ago."""
+    return progress.finished_seconds is None or now - progress.finished_seconds <= FINISHED_SHOWN_SECONDS
 
 
 async def _progress(api: Api, cache: Cache, stored: Object, progress: RebalanceProgress, view: View) -> None:
@@ -222,12 +230,20 @@ def _preview(view: View, model: TabletRebalance) -> TabletRebalanceStatus:
     )
 
 
-async def _trim(api: Api, others: list[Object]) -> None:
+def _too_old(own: list[Object], shown: set[str], cluster: str, limit: int) -> list[Object]:
+    """Return the operator's finished plans to delete, so that the newest ones are left; `shown` ones stay.
+
+    The last plan stays while it is cancelled: a new master reads there that nothing is to be planned again.
+    """
     finals = {each.value for each in FINAL}
-    finished = [
-        each for each in others if (each.get("status") or {}).get("phase") in finals and _says_plan(each)
-    ]
-    finished.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")))
-    for each in finished[: max(0, len(finished) - HISTORY_LIMIT)]:
-        meta = each["metadata"]
-        await api.delete(REBALANCES, meta["namespace"], meta["name"], meta["uid"])
+    plans = sorted(own, key=lambda each: _order(each, cluster))
+    finished = [each for each in plans if (each.get("status") or {}).get("phase") in finals]
+    old = finished[: max(0, len(finished) - limit)]
+    needed = [each for each in plans[-1:] if each["spec"].get("cancel")]
+    return [each for each in old if each["metadata"]["name"] not in shown and each not in needed]
+
+
+def _order(plan: Object, cluster: str) -> tuple[int, ...]:
+    """Return the sort key of one of the operator's plans, as RebalanceRequest.order."""
+    number = plan["metadata"]["name"].removeprefix(f"{cluster}-")
+    return tuple(int(part) for part in number.split("-") if part.isdigit())

@@ -35,6 +35,7 @@ PARTITIONS_LIMIT = 16_384
 PARTITIONS_DEFAULT = 271
 REPLICAS_LIMIT = 7
 MAX_PARALLEL_LIMIT = 1_000
+HISTORY_MAX = 100
 IMAGE_LENGTH = 512
 TOPOLOGY_KEYS_LIMIT = 5
 REPLACE_SECONDS_MAX = 604_800
@@ -192,6 +193,8 @@ class MigrationSpec(Model):
     approval: Approval = Approval.AUTOMATIC
     paused: bool = False
     """Whether to start no further migrations; running ones are completed."""
+    history_limit: int = whole("spec.migration.historyLimit", 0, HISTORY_MAX, 10)
+    """Finished plans of the operator that are kept as TabletRebalances; the oldest are deleted."""
 
 
 class SparkSpec(Model):
