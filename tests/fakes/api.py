@@ -164,6 +164,11 @@ class ApiServer:
             known = {**(stored["metadata"].get("annotations") or {}), **annotations}
             self._put(kind, {**stored, "metadata": {**stored["metadata"], "annotations": known}})
 
+    def merge(self, kind: Kind, name: str, fields: Object) -> Object:
+        """Of Events, which are not kept."""
+        assert kind is EVENTS, f"{kind.kind} {name}"
+        return fields
+
     def patch_status(self, kind: Kind, name: str, status: Object, version: str = "") -> Object:
         stored = self.find(kind, name)
         if stored is None:
@@ -259,6 +264,10 @@ class SimApi:
 
     async def replace(self, kind: Kind, namespace: str, body: Object) -> Object:
         made: Object = await self._call(True, lambda: self._server.replace(kind, copied(body)))
+        return made
+
+    async def merge(self, kind: Kind, namespace: str, name: str, fields: Object) -> Object:
+        made: Object = await self._call(True, lambda: self._server.merge(kind, name, copied(fields)))
         return made
 
     async def patch_status(

@@ -76,7 +76,10 @@ async def test_the_event_of_a_planned_stop_says_what_it_costs(
         rows = (await stage.rows()).rows
         owned, held = sum(row.owner == 0 for row in rows), sum(0 in row.members for row in rows)
         await replace_pod(stage, "demo-0")
-        events = [each for each in await api.list(EVENTS, namespace) if each["reason"] == "MemberStopping"]
+        listed = await api.list(EVENTS, namespace)
+    stopping = [each for each in listed if each["reason"] == "MemberStopping"]
+    assert sorted(each["involvedObject"]["name"] for each in stopping) == ["demo", "demo-0"]
+    events = [each for each in stopping if each["involvedObject"]["name"] == "demo"]
     if replicas == 1:
         cost = f"{owned} partitions have no other copy and do not answer until it is back"
         told = "Warning", f"demo-0 stops soon: it hands over 0 partitions and leaves 0 other rows; {cost}"

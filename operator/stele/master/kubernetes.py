@@ -16,6 +16,7 @@ from stele.adapters.kubernetes.api import (
     KEYSPACES,
     MEMBERS,
     PODS,
+    REBALANCES,
     SERVICES,
     USERS,
     Api,
@@ -25,7 +26,7 @@ from stele.adapters.kubernetes.keyspace_store import KeyspaceStore
 from stele.core.control.commands import ClearKeyspaces
 from stele.core.control.failure_detector import MemberObject
 from stele.core.control.requests import RebalanceRequest
-from stele.core.control.state import ClusterEvent, DesiredSpec, State
+from stele.core.control.state import AboutMember, AboutRequest, ClusterEvent, DesiredSpec, State, Subject
 from stele.core.kv.keyspaces import Catalog
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import is_above
@@ -36,7 +37,7 @@ from stele.master.attempts import errors_of
 from stele.master.cache import Cache
 from stele.master.children import Children
 from stele.master.desired import desired_spec_of
-from stele.master.events import post
+from stele.master.events import EventRecorder, Reference, reference_to
 from stele.master.maintenance import Maintenance
 from stele.master.master_certificate import MasterCertificate
 from stele.master.member_objects import MemberObjects
@@ -124,6 +125,7 @@ class KubernetesClusterObjects:
         self._refreshed_certificates = PodRefresh(self._children, CERTIFICATE_FILE)
         self._policies = NetworkPolicies(api, cache, self._children, settings.own_namespace)
         self._namespace_setup = NamespaceSetup(api, settings, cluster.metadata.namespace)
+        self._events = EventRecorder(api, self._subject)
         self._may_have_budget = True
         self._read: Object | None = None
         self.unreadable: Unreadable | None = None
@@ -419,7 +421,18 @@ class KubernetesClusterObjects:
         return self._security.trusted
 
     async def post_events(self, events: Sequence[ClusterEvent]) -> None:
-        await post(self._api, self._cluster, events)
+        await self._events.post(self._cluster, events)
+
+    def _subject(self, subject: Subject) -> Reference | None:
+        """Return a reference to what an Event is about; None when there is no such object."""
+        if isinstance(subject, AboutRequest):
+            return reference_to(REBALANCES, self.namespace, subject.name, subject.uid)
+        if isinstance(subject, AboutMember):
+            kind, name = MEMBERS, manifests.name_of(self.name, subject.index)
+        else:
+            kind, name = REBALANCES, f"{self.name}-{subject.id}"
+        stored = self._children.find(kind, name, self.cluster_uid)
+        return None if stored is None else reference_to(kind, self.namespace, name, stored["metadata"]["uid"])
 
     async def write_status(self, state: State, now: float) -> None:
         """Write the changed statuses of the cluster, its members and plans.
@@ -448,6 +461,7 @@ class KubernetesClusterObjects:
             await show(self._api, self._cache, KEYSPACES, stored, keyspace_status)
         for stored, user_status in self._security.user_statuses(view.clock):
             await show(self._api, self._cache, USERS, stored, user_status)
+        await self._events.post_waiting(cluster)
 
     def _view(self, state: State, now: float) -> View:
         """Return what statuses show: the state, and what of the cluster's objects is not as it should be."""

@@ -23,6 +23,10 @@ class Progress:
     def changed(self, kind: Kind, stored: Object, gone: bool) -> None:
         """Print what of a change people should see."""
         if kind is EVENTS:
+            involved = stored.get("involvedObject") or {}
+            if involved.get("kind", CLUSTERS.kind) != CLUSTERS.kind:
+                # The cluster has the same Event.
+                return
             self.say(f"{stored.get('reason', '')}: {stored.get('message', '')}")
         elif kind is REBALANCES and not gone:
             self._engine = str((stored.get("status") or {}).get("engine") or "")

@@ -187,19 +187,20 @@ class Api:
         """PUT an object; with a resourceVersion in the body it is a compare-and-set."""
         return await self._send("PUT", kind.path(namespace, body["metadata"]["name"]), body)
 
+    async def merge(self, kind: Kind, namespace: str, name: str, fields: Mapping[str, Any]) -> Object:
+        """Merge these fields into an object; lists are replaced as a whole."""
+        path = kind.path(namespace, name)
+        return await self._send("PATCH", path, fields, None, "application/merge-patch+json")
+
     async def patch_spec(self, kind: Kind, namespace: str, name: str, spec: Mapping[str, Any]) -> Object:
         """Merge into the spec, for changes by users; lists are replaced as a whole."""
-        path = kind.path(namespace, name)
-        return await self._send("PATCH", path, {"spec": spec}, None, "application/merge-patch+json")
+        return await self.merge(kind, namespace, name, {"spec": spec})
 
     async def annotate(
         self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None]
     ) -> Object:
         """Set annotations; None removes one."""
-        body = {"metadata": {"annotations": annotations}}
-        return await self._send(
-            "PATCH", kind.path(namespace, name), body, None, "application/merge-patch+json"
-        )
+        return await self.merge(kind, namespace, name, {"metadata": {"annotations": annotations}})
 
     async def patch_status(
         self, kind: Kind, namespace: str, name: str, status: Mapping[str, Any], version: str = ""

@@ -14,7 +14,7 @@ from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.features import lacking
 from stele.core.control.publication import note_published
 from stele.core.control.reported import reported_jump
-from stele.core.control.state import Answer, Observation, State
+from stele.core.control.state import AboutMember, Answer, Observation, State
 from stele.core.table.ids import MemberIndex
 from stele.core.table.steps import jump
 
@@ -46,9 +46,11 @@ def _note_life(state: State, liveness: MemberLiveness, observation: Observation)
     liveness.note_loss(observation.now, observation.desired.timing)
     if before is None and liveness.lost_seconds is not None and liveness.member_object is not None:
         why = "its container ended" if liveness.ended else "it does not answer"
-        state.emit("MemberUnreachable", f"{member.name} is unreachable: {why}", warning=True)
+        text = f"{member.name} is unreachable: {why}"
+        state.emit("MemberUnreachable", text, warning=True, about=AboutMember(liveness.index))
     elif before is not None and liveness.lost_seconds is None:
-        state.emit("MemberReturned", f"{member.name} is back after {observation.now - before:.1f} s")
+        text = f"{member.name} is back after {observation.now - before:.1f} s"
+        state.emit("MemberReturned", text, about=AboutMember(liveness.index))
 
 
 def _take_answer(state: State, answer: Answer, now: float) -> None:
@@ -97,7 +99,7 @@ def _is_credible(state: State, liveness: MemberLiveness, report: ExchangeReply, 
     elif member is not None and report.uuid != member.uuid:
         if liveness.on_identity(report.uuid, member.uuid):
             text = f"{member.name} lost its volume: it is {report.uuid} now, not {member.uuid}"
-            state.emit("MemberLost", text, warning=True)
+            state.emit("MemberLost", text, warning=True, about=AboutMember(liveness.index))
     elif text := lacking(state, report):
         liveness.note_incompatible(text)
         _complain(state, liveness, "MemberIncompatible", text)
@@ -124,4 +126,4 @@ def _route(state: State, member: MemberIndex, command: Command, result: Result, 
         operation.on_result(member, command, result, now)
     elif isinstance(command, Abort | DeleteTablet) and result.code not in (OK, WAIT):
         text = f"{state.name_of(member)}: {command}: {result.code} {result.detail}"
-        state.emit("OrderRefused", text)
+        state.emit("OrderRefused", text, about=AboutMember(member))

@@ -7,7 +7,15 @@ from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import Life, MemberLiveness, MemberObject
 from stele.core.control.replacement import replaced_members
 from stele.core.control.scaling import Candidate, leaving, missing, next_index
-from stele.core.control.state import DesiredSpec, EnsureMember, Intent, Observation, RemoveMember, State
+from stele.core.control.state import (
+    AboutMember,
+    DesiredSpec,
+    EnsureMember,
+    Intent,
+    Observation,
+    RemoveMember,
+    State,
+)
 from stele.core.table.ids import MEMBERS_MAX, MemberIndex
 from stele.core.table.table import Member
 from stele.core.tablet.lifecycle import TabletState
@@ -31,7 +39,8 @@ def update_dictionary(state: State, observation: Observation) -> Dictionary | No
     in_rows = members_in_rows(state)
     present = {each.index for each in observation.members}
     for index in [i for i in members if i not in present and i not in in_rows]:
-        state.emit("MemberLeft", f"{members.pop(index).name} holds nothing any more and is gone")
+        text = f"{members.pop(index).name} holds nothing any more and is gone"
+        state.emit("MemberLeft", text, about=AboutMember(index))
     for index, liveness in state.membership.liveness.items():
         shown = liveness.member_object
         if shown is None or liveness.report is None or liveness.replaced_by_uuid:
@@ -52,10 +61,12 @@ def _as_desired(state: State, member: Member, shown: MemberObject, *, holds: boo
     """Return the member as specified: a lite member may hold data at once, but must be empty to become
     lite."""
     if member.lite and not shown.lite:
-        state.emit("MemberPromoted", f"{member.name} is a data member now and gets its share")
+        text = f"{member.name} is a data member now and gets its share"
+        state.emit("MemberPromoted", text, about=AboutMember(member.index))
         return replace(member, lite=False)
     if shown.lite and not member.lite and not holds:
-        state.emit("MemberDemoted", f"{member.name} is a lite member now: it holds nothing")
+        text = f"{member.name} is a lite member now: it holds nothing"
+        state.emit("MemberDemoted", text, about=AboutMember(member.index))
         return replace(member, lite=True)
     return member
 
@@ -75,7 +86,8 @@ def _join(
     liveness.note_problem("")
     index = liveness.index
     members[index] = Member(index, shown.name, report.uuid, shown.pod.address, shown.lite)
-    state.emit("MemberJoined", f"{shown.name} joined as member {index} ({report.uuid})")
+    text = f"{shown.name} joined as member {index} ({report.uuid})"
+    state.emit("MemberJoined", text, about=AboutMember(index))
 
 
 def _join_refusal(
@@ -146,7 +158,7 @@ def _replaced(state: State, observation: Observation) -> frozenset[MemberIndex]:
     reasons = replaced_members(state, observation)
     for index in sorted(state.membership.set_replaced(frozenset(reasons))):
         text = f"another member takes the place of {state.name_of(index)}: {reasons[index]}"
-        state.emit("MemberReplaced", text, warning=True)
+        state.emit("MemberReplaced", text, warning=True, about=AboutMember(index))
     return state.membership.replaced
 
 

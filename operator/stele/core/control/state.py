@@ -226,12 +226,38 @@ Intent = EnsureMember | RemoveMember | ForceDeletePod | ReplacePod | RestartMemb
 
 
 @dataclass(frozen=True, slots=True)
+class AboutMember:
+    """The member with this index, as what an Event is about."""
+
+    index: MemberIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AboutPlan:
+    """A plan of this master, by its id: its object may be made after the Event."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AboutRequest:
+    """A TabletRebalance that a user made."""
+
+    name: str
+    uid: str
+
+
+Subject = AboutMember | AboutPlan | AboutRequest
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """A message for users: a Kubernetes Event and a line in the log."""
+    """A message for users: Kubernetes Events of the cluster and of its subject, and a line in the log."""
 
     reason: str
     message: str
     warning: bool = False
+    about: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +370,8 @@ class State:
         self._sequence += 1
         return f"{kind}{self.epoch}-{self._sequence}"
 
-    def emit(self, reason: str, message: str, warning: bool = False) -> None:
-        self.events.append(ClusterEvent(reason, message, warning))
+    def emit(self, reason: str, message: str, warning: bool = False, about: Subject | None = None) -> None:
+        self.events.append(ClusterEvent(reason, message, warning, about))
 
     def up_to_date(self, liveness: MemberLiveness) -> bool:
         """Return whether its last report was made with the table as it is stored now."""
@@ -369,4 +395,4 @@ class State:
     def warn_about(self, liveness: MemberLiveness, reason: str, message: str, problem: str = "") -> None:
         """Emit a warning about a member, unless its problem is already known."""
         if liveness.note_problem(problem or message):
-            self.emit(reason, message, warning=True)
+            self.emit(reason, message, warning=True, about=AboutMember(liveness.index))

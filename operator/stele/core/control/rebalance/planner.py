@@ -29,7 +29,7 @@ from stele.core.control.rebalance.user_plans import (
     user_plan_partitions,
 )
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.state import DesiredSpec, Observation, State
+from stele.core.control.state import AboutPlan, DesiredSpec, Observation, State
 from stele.core.formats import SWAPS
 from stele.core.placement.plan import DataMember, Migration, Plan, Type
 from stele.core.placement.plan import plan as plan_migrations
@@ -399,9 +399,10 @@ def _announce(state: State, progress: RebalanceProgress) -> None:
     plan = progress.plan
     text = f"{len(plan.migrations)} migrations, {plan.copies} copies, {progress.bytes_planned} bytes"
     if progress.phase is RebalancePhase.PROPOSED:
-        state.emit("RebalanceProposed", f"plan {state.plan_id} waits for approval: {text}: {progress.reason}")
+        text = f"plan {state.plan_id} waits for approval: {text}: {progress.reason}"
+        state.emit("RebalanceProposed", text, about=AboutPlan(state.plan_id))
     else:
-        state.emit("RebalanceStarted", f"{text}: {progress.reason}")
+        state.emit("RebalanceStarted", f"{text}: {progress.reason}", about=AboutPlan(state.plan_id))
 
 
 def approve(state: State, now: float) -> None:
@@ -416,7 +417,8 @@ def approve(state: State, now: float) -> None:
     left = (
         "" if progress.copies_left is None else f"; it leaves {progress.copies_left} copies of each partition"
     )
-    state.emit("RebalanceApproved", f"plan {state.plan_id} starts{left}", warning=bool(left))
+    text = f"plan {state.plan_id} starts{left}"
+    state.emit("RebalanceApproved", text, warning=bool(left), about=AboutPlan(state.plan_id))
 
 
 def cancel(state: State, now: float) -> None:
@@ -454,6 +456,7 @@ def end_plan(state: State, now: float) -> None:
         f"{done} migrations in {seconds:.1f} s, {plans.progress.bytes_copied} bytes copied, "
         f"{plans.progress.failed} rolled back",
         warning=phase is RebalancePhase.FAILED,
+        about=AboutPlan(state.plan_id),
     )
     finish_plan(state, phase, now)
 

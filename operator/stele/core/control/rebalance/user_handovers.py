@@ -16,7 +16,7 @@ from stele.core.control.rebalance.handover import (
     release,
 )
 from stele.core.control.requests import NamedHandover, RebalanceRequest
-from stele.core.control.state import Observation, State
+from stele.core.control.state import AboutRequest, Observation, State
 from stele.core.placement.migration import Type
 from stele.core.placement.plan import WHOLE_CLUSTER, Code, Refusal
 from stele.core.table.ids import MemberIndex
@@ -62,7 +62,8 @@ def _begin(state: State, request: RebalanceRequest, progress: RebalanceProgress,
     if refusal is not None:
         progress.refusals = {WHOLE_CLUSTER: refusal}
         progress.enter(RebalancePhase.FAILED, now)
-        state.emit("MovesRefused", f"{request.name}: {refusal.detail}", warning=True)
+        about = AboutRequest(request.name, request.uid)
+        state.emit("MovesRefused", f"{request.name}: {refusal.detail}", warning=True, about=about)
 
 
 def _demote(state: State, request: RebalanceRequest, progress: RebalanceProgress | None) -> None:
@@ -95,4 +96,5 @@ def _follow(
     if left.refusals:
         first = left.refusals[0]
         text += f", {len(left.refusals)} stay, such as partition {first.partition}: {first.detail}"
-    state.emit("HandedOver", text, warning=bool(left.refusals))
+    about = AboutRequest(request.name, request.uid)
+    state.emit("HandedOver", text, warning=bool(left.refusals), about=about)

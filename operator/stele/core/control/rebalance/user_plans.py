@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stele.core.control.progress import RebalancePhase, RebalanceProgress
 from stele.core.control.requests import NamedMove, RebalanceRequest
-from stele.core.control.state import Observation, State
+from stele.core.control.state import AboutRequest, Observation, State
 from stele.core.placement.migration import Migration
 from stele.core.placement.plan import Code, DataMember, Move, Plan, Refusal
 from stele.core.table.ids import MemberIndex, PartitionId
@@ -249,4 +249,5 @@ def _end(state: State, progress: RebalanceProgress, now: float) -> None:
     if refused:
         first = next(iter(progress.refusals.values()))
         text += f", {refused} moves are refused, such as partition {first.partition}: {first.detail}"
-    state.emit("MovesRefused" if refused else "MovesDone", text, warning=bool(refused))
+    about = AboutRequest(progress.name, progress.uid)
+    state.emit("MovesRefused" if refused else "MovesDone", text, warning=bool(refused), about=about)

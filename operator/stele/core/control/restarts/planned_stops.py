@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from stele.core.control.commands import Reason, ReasonCode
 from stele.core.control.failover.repair import unusable
 from stele.core.control.rebalance.handover import demote, handover_progress, release
-from stele.core.control.state import Observation, State
+from stele.core.control.state import AboutMember, Observation, State
 from stele.core.placement.migration import Type
 from stele.core.table.ids import MemberIndex, PartitionId
 from stele.core.table.table import Partition, trimmed
@@ -54,7 +54,8 @@ def _announce(state: State, members: Iterable[MemberIndex]) -> None:
         owned, held, alone = table.owned[index], table.number(index), table.sole[index]
         text = f"it hands over {owned - alone} partitions and leaves {held - owned} other rows"
         cost = f"; {alone} partitions have no other copy and do not answer until it is back" if alone else ""
-        state.emit("MemberStopping", f"{state.name_of(index)} stops soon: {text}{cost}", warning=bool(alone))
+        text = f"{state.name_of(index)} stops soon: {text}{cost}"
+        state.emit("MemberStopping", text, warning=bool(alone), about=AboutMember(index))
 
 
 def _stopping(state: State, observation: Observation) -> frozenset[MemberIndex]:

@@ -10,6 +10,7 @@ from stele.core.control.commands import ClusterState
 from stele.core.control.failover.repair import unusable
 from stele.core.control.failure_detector import MemberObject
 from stele.core.control.state import (
+    AboutMember,
     DesiredSpec,
     FinishRestart,
     Intent,
@@ -89,7 +90,8 @@ def _next(
     if state.stops.update_waits or not indexes:
         return None
     chosen = max(indexes)
-    state.emit("MemberUpdating", f"{state.name_of(chosen)} is emptied and restarted, because it is outdated")
+    text = f"{state.name_of(chosen)} is emptied and restarted, because it is outdated"
+    state.emit("MemberUpdating", text, about=AboutMember(chosen))
     return chosen
 
 

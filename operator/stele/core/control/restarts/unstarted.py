@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from stele.core.control.failure_detector import MemberObject
 from stele.core.control.member_list import members_in_rows
-from stele.core.control.state import Observation, ReplacePod, State, UpdateType
+from stele.core.control.state import AboutMember, Observation, ReplacePod, State, UpdateType
 
 
 def replace_unstarted(state: State, observation: Observation) -> tuple[ReplacePod, ...]:
@@ -52,4 +52,4 @@ def _announce(state: State, replaced: tuple[ReplacePod, ...], names: dict[int, s
     for each in replaced:
         if each.pod_uid not in before:
             text = f"the pod of {names[each.index]} never started and is outdated: it gets another one"
-            state.emit("MemberPodReplaced", text)
+            state.emit("MemberPodReplaced", text, about=AboutMember(each.index))
