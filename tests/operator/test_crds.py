@@ -633,9 +633,13 @@ CONDITION = {
 }
 
 
-def test_scale_changes_members_and_shows_the_ready_ones(control_plane: ControlPlane, namespace: str) -> None:
+def test_scale_changes_members_and_shows_how_many_there_are(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    """One that is away is no reason to scale."""
     control_plane.apply(namespace, cluster())
-    status = json.dumps({"status": {"members": {"ready": 3}, "selector": "stele.dev/cluster=demo"}})
+    members = {"current": 3, "ready": 2}
+    status = json.dumps({"status": {"members": members, "selector": "stele.dev/cluster=demo"}})
     control_plane.kubectl(
         "patch", "-n", namespace, "stc", "demo", "--subresource=status", "--type=merge", "-p", status
     )

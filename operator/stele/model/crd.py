@@ -82,7 +82,7 @@ DEFINITIONS = (
         ),
         {
             "specReplicasPath": ".spec.members",
-            "statusReplicasPath": ".status.members.ready",
+            "statusReplicasPath": ".status.members.current",
             "labelSelectorPath": ".status.selector",
         },
     ),
