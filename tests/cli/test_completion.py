@@ -32,6 +32,8 @@ STORED = {
         (["cancel", "--roll-back", "demo-4"], ["demo-4-1"]),
         (["status", "-n", "ns", "d"], ["demo"]),
         (["status", "-n", "far", "d"], []),
+        (["status", "-nfar", "d"], []),
+        (["-n=far", "status", "d"], []),
         (["status", "--namespace=ns", "d"], ["demo"]),
         (["status", "--namespace=far", "d"], []),
         (["why", ""], ["demo", "demo-0", "demo-1", "other"]),

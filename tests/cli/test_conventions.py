@@ -10,6 +10,8 @@ from typer.main import get_command
 import stele
 from stele.cli import planning
 from stele.cli.main import app
+from stele.cli.options import Where
+from stele.errors import Unavailable
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +80,7 @@ def test_wrong_usage_ends_with_two(run: Run, arguments: list[str], said: str) ->
         (["playground", "up", "--namespace=stele"], "--namespace=stele"),
         (["playground", "--context", "kind", "status"], "--context kind"),
         (["-A", "playground", "status"], "-A"),
+        (["-nstele", "playground", "up"], "-nstele"),
     ],
 )
 def test_a_playground_has_no_place_in_kubernetes(
@@ -93,6 +96,24 @@ def test_options_before_the_command_reach_a_playground(run: Run, monkeypatch: py
     monkeypatch.setattr("os.execv", lambda program, words: ran.append(words))
     assert run("-o", "json", "playground", "status").code == 0
     assert ran[0][-4:] == ["stele.playground", "status", "-o", "json"]
+
+
+@pytest.mark.parametrize(
+    "place", [["-n", "far"], ["-nfar"], ["-n=far"], ["--namespace", "far"], ["--namespace=far"]]
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_namespace_is_given_as_for_kubectl(
+    run: Run, monkeypatch: pytest.MonkeyPatch, place: list[str], before: bool
+) -> None:
+    asked: list[str | None] = []
+
+    def ask(where: Where, _: object) -> Any:
+        asked.append(where.namespace)
+        raise Unavailable("nobody is asked here")
+
+    monkeypatch.setattr(Where, "ask", ask)
+    words = [*place, "-o=json", "status"] if before else ["status", "-ojson", *place]
+    assert (run(*words).code, asked) == (3, ["far"])
 
 
 def test_version(run: Run) -> None:

@@ -16,7 +16,7 @@ import typer
 from typer.main import get_command
 
 from stele.cli.main import app
-from stele.cli.options import Where
+from stele.cli.options import Where, split_option
 from stele.cli.playground import missing_modules
 from stele.errors import SteleError
 
@@ -90,11 +90,11 @@ def complete(words: Sequence[str], commands: typer.Typer = app, place: Place = i
 
 
 def values_of(words: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of some options by what they are for, given as `-n stele` or `--namespace=stele`."""
+    """Return the values of some options by what they are for, given as `-n stele`, `-nstele` or with `=`."""
     found = {}
     for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name in options and (given := value if equals else following):
+        name, attached = split_option(word)
+        if name in options and (given := following if attached is None else attached):
             found[options[name]] = given
     return found
 

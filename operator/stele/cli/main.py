@@ -34,12 +34,10 @@ from stele.cli import (
     why,
 )
 from stele.cli import output as out
+from stele.cli.options import SHORT_WITH_VALUE, split_option, words_of_option
 from stele.errors import BadInput, SteleError, Unavailable, Uncertain
 
 PROGRAM = "kubectl stele"
-
-_FLAGS_ANYWHERE = frozenset({"-A", "--all-namespaces"})
-_ANYWHERE = _FLAGS_ANYWHERE | frozenset({"-n", "--namespace", "--context", "--kubeconfig", "-o", "--output"})
 
 app = typer.Typer(
     help="""Inspect and manage Stele's clusters, members and plans.
@@ -121,12 +119,17 @@ def _command_first(arguments: Sequence[str]) -> list[str]:
     What follows `--` is for another program.
     """
     remaining, moved = list(arguments), []
-    while remaining and remaining[0].partition("=")[0] in _ANYWHERE:
-        count = 1 if "=" in remaining[0] or remaining[0] in _FLAGS_ANYWHERE else 2
+    while remaining and (count := words_of_option(remaining)):
         moved += remaining[:count]
         remaining = remaining[count:]
     end = remaining.index("--") if "--" in remaining else len(remaining)
-    return [*remaining[:end], *moved, *remaining[end:]]
+    return [*map(_without_equals, [*remaining[:end], *moved]), *remaining[end:]]
+
+
+def _without_equals(word: str) -> str:
+    """Write `-n=NAME` as `-nNAME`: to typer `=` would be part of the name."""
+    name, attached = split_option(word)
+    return f"{name}{attached}" if attached and name in SHORT_WITH_VALUE else word
 
 
 def exit_code(error: SteleError) -> int:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -32,6 +32,29 @@ KubeconfigOption = Annotated[
         "--kubeconfig", metavar="FILE", help="Kubeconfig file; by default KUBECONFIG or ~/.kube/config."
     ),
 ]
+
+FLAGS_ANYWHERE = frozenset({"-A", "--all-namespaces"})
+PLACE_OPTIONS = FLAGS_ANYWHERE | {"-n", "--namespace", "--context", "--kubeconfig"}
+"""Options that say where in which Kubernetes cluster."""
+ANYWHERE = PLACE_OPTIONS | {"-o", "--output"}
+"""Options that may stand before the command, as for kubectl."""
+SHORT_WITH_VALUE = ("-n", "-o")
+
+
+def split_option(word: str) -> tuple[str, str | None]:
+    """Return an option's name, and the value attached to it: `-nNAME`, `-n=NAME` and `--namespace=NAME`."""
+    name, equals, value = word.partition("=")
+    if word[:2] in SHORT_WITH_VALUE and len(word) > len("-n"):
+        return word[:2], word[2:].removeprefix("=")
+    return name, value if equals else None
+
+
+def words_of_option(words: Sequence[str]) -> int:
+    """Return how many words the option takes that they begin with; 0 unless it may stand anywhere."""
+    name, attached = split_option(words[0])
+    if name not in ANYWHERE:
+        return 0
+    return 1 if attached is not None or name in FLAGS_ANYWHERE else 2
 
 
 @dataclass(frozen=True)

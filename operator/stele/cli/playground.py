@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stele.cli.options import PLACE_OPTIONS, split_option, words_of_option
 from stele.errors import BadInput
 
 # What follows the first word is for that program, --help too.
@@ -15,10 +16,6 @@ PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 NEEDED = ("kopf", "rocksdict", "uvloop")
 """Modules of operator and member that this command does without."""
-
-FLAGS_OF_KUBERNETES = frozenset({"-A", "--all-namespaces"})
-OF_KUBERNETES = FLAGS_OF_KUBERNETES | {"-n", "--namespace", "--context", "--kubeconfig"}
-"""Options of other commands that say where in which Kubernetes cluster."""
 
 
 def playground(
@@ -62,7 +59,6 @@ def missing_modules() -> list[str]:
 def _place_in_kubernetes(words: Sequence[str]) -> str:
     """Return the first option that says where in Kubernetes, with its value; empty for none."""
     for at, word in enumerate(words):
-        if word.partition("=")[0] in OF_KUBERNETES:
-            alone = "=" in word or word in FLAGS_OF_KUBERNETES
-            return word if alone else " ".join(words[at : at + 2])
+        if split_option(word)[0] in PLACE_OPTIONS:
+            return " ".join(words[at : at + words_of_option(words[at:])])
     return ""
