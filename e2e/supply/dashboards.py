@@ -208,6 +208,7 @@ MEMBERS = Dashboard(
             },
             "bytes",
         ),
+        Panel("Connections of clients", {"{{pod}}": f"stele_connected_clients{{{MEMBER}}}"}),
         Panel("Processor", {"{{pod}}": rate("process_cpu_seconds_total", MEMBER, "pod")}),
         Panel("Memory", {"{{pod}}": f"process_resident_memory_bytes{{{MEMBER}}}"}, "bytes"),
         Panel("Operations not committed yet", {"{{pod}}": f"stele_pending_bytes{{{MEMBER}}}"}, "bytes"),

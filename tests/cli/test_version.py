@@ -28,7 +28,9 @@ async def test_members_and_operators_are_asked(run: Run, tmp_path: Path) -> None
         number = numbers.get(request.match_info["pod"])
         if number is None:
             return web.json_response({"kind": "Status", "message": "no such pod"}, status=404)
-        return web.Response(text=f'# HELP x\nstele_build_info{{version="{number}"}} 1.0\n')
+        # Older ones have no revision.
+        more = ',revision="5eed"' if number == OWN else ""
+        return web.Response(text=f'# HELP x\nstele_build_info{{version="{number}"{more}}} 1.0\n')
 
     async with listing(tmp_path, lambda: stored, proxied=proxied) as path:
         ask = Shell(run, path)

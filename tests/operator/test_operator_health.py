@@ -91,7 +91,7 @@ async def test_health_fails_when_a_loop_hangs_and_metrics_count_what_statuses_sa
         f'stele_migrations{{{place},state="waiting"}} 0.0',
         f"stele_rebalance_remaining_bytes{{{place}}} 0.0",
         "stele_operator_leader 1.0",
-        'stele_build_info{version="0.1.0"} 1.0',
+        'stele_build_info{version="0.1.0",revision=""} 1.0',
     )
     _, text = await ask(unused_tcp_port, "/metrics")
     lines = {tuple(sorted(line.replace("{", ",").replace("} ", ",").split(","))) for line in text.split("\n")}

@@ -41,7 +41,7 @@ def test_there_is_a_target_for_each_image_and_each_is_built() -> None:
 
 def test_the_dockerfile_takes_every_argument() -> None:
     given = {name for target in TARGETS.values() for name in target["args"]}
-    assert given == {"BASE", "APT_SOURCES", "EXTRA"}
+    assert given == {"BASE", "APT_SOURCES", "EXTRA", "REVISION"}
     # The others only say to a build without a registry that something changed.
     assert ARGUMENTS - given == {"WHEELS_KEY", "CODE_KEY"}
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from stele import __version__
+from stele import REVISION, __version__
 from stele.adapters import http
 from stele.core.control.state import State
 from stele.master.metrics import (
@@ -71,15 +71,15 @@ def _state_metrics(states: Mapping[Key, State]) -> list[Metric]:
 
 
 class ProcessFacts:
-    """The build's version, and whether this process is the leader."""
+    """The build's version and commit, and whether this process is the leader."""
 
     def __init__(self, leads: Callable[[], bool]) -> None:
         self._leads = leads
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("stele_operator_leader", "Whether it holds the Lease.", value=self._leads())
-        build = GaugeMetricFamily("stele_build_info", "Version of the program.", labels=["version"])
-        build.add_metric([__version__], 1)
+        build = GaugeMetricFamily("stele_build_info", "Version and commit.", labels=["version", "revision"])
+        build.add_metric([__version__, REVISION], 1)
         yield build
 
 

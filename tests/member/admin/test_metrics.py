@@ -1,5 +1,6 @@
 """What a member tells Prometheus, on the port that takes no commands."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stele import REVISION, __version__
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.security.level import InternalTls
 from stele.member.admin.metrics import Metrics
@@ -57,6 +59,25 @@ async def test_requests_are_counted_where_they_are_answered(tmp_path: Path) -> N
         assert value(at_owner, "stele_tablets", state="ready") == PARTITIONS
         assert value(at_owner, "stele_tablets", state="broken") == 0
         assert value(at_owner, "process_open_fds") > 0
+
+
+async def test_connections_of_clients_are_counted_as_info_does(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1, partitions=1, replicas=1) as made:
+        before = value(await scraped(made, 0), "stele_connected_clients")
+        place = made.members[0]
+        opened = [await asyncio.open_connection(place.host, place.ports[0]) for _ in range(3)]
+        for reader, writer in opened:
+            writer.write(b"PING\r\n")
+            assert await reader.readline() == b"+PONG\r\n"
+        assert value(await scraped(made, 0), "stele_connected_clients") == before + 3
+        writer.write(b"INFO clients\r\n")
+        assert f"connected_clients:{int(before) + 3}\r\n".encode() in await reader.readuntil(b"maxclients")
+        for _, writer in opened:
+            writer.close()
+        samples = await eventually(
+            lambda: scraped(made, 0), lambda seen: value(seen, "stele_connected_clients") == before
+        )
+    assert value(samples, "stele_build_info", version=__version__, revision=REVISION) == 1
 
 
 async def test_lag_hand_overs_and_quarantine(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ OPERATORS = "app.kubernetes.io/name=stele-operator"
 OPERATOR_PORT = 8080
 """Port of the operator's metrics."""
 
-_BUILD = re.compile(rb'stele_build_info\{version="([^"]{1,64})"\}')
+_BUILD = re.compile(rb'stele_build_info\{(?:[^}\n]*,)?version="([^"]{1,64})"')
 
 _NAMED = {
     kind.plural: kind

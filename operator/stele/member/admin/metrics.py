@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from stele import __version__
+from stele import REVISION, __version__
 from stele.core.control.member_settings import ClientTls
 from stele.core.security.level import InternalTls
 from stele.member.admin.tablet_info import quarantined_tablets
@@ -56,7 +56,7 @@ class Metrics(Collector):
         yield from self._tls()
         yield from self._member_tls()
         yield self._admin_tls()
-        yield _gauge("stele_build_info", "Version of the program.", 1, version=__version__)
+        yield _gauge("stele_build_info", "Version and commit.", 1, version=__version__, revision=REVISION)
 
     def _tls(self) -> Iterator[Metric]:
         node, tls = self._node, self._node.client_tls
@@ -118,6 +118,7 @@ class Metrics(Collector):
         for reason, count in access.log.counts.items():
             denied.add_metric([reason], count)
         yield denied
+        yield _gauge("stele_connected_clients", "Connections of clients.", access.connected())
         text = "Connections that have to authenticate and have not yet."
         yield _gauge("stele_unauthenticated_clients", text, len(access.guests))
         text = "Connections of clients that got no place, or made room before they had authenticated."

@@ -152,6 +152,10 @@ class Access:
         """Apply changes to these sessions from now on."""
         self._sessions = sessions
 
+    def connected(self) -> int:
+        """Return the number of open connections of clients."""
+        return sum(1 for _ in self._sessions())
+
     # -- what is in force
 
     @property
