@@ -110,13 +110,14 @@ def test_the_pod_of_the_schedule_is_that_of_the_job_and_its_command_is_taken():
 class Server:
     """As much of an API server as a Job needs; `pods` and `events` are listed."""
 
-    def __init__(self, defaults=None, pods=(), events=()):
-        self.defaults, self.listed = defaults, {PODS: list(pods), EVENTS: list(events)}
+    def __init__(self, defaults=None, pods=(), events=(), images=None):
+        self.defaults, self.images = defaults, {"images": images} if images else {}
+        self.listed = {PODS: list(pods), EVENTS: list(events)}
         self.jobs = {}
 
     async def get(self, kind, namespace, name):
         assert (kind, name) == (CLUSTERS, "demo")
-        return CLUSTER | {"spec": {"members": 1, "storage": {"size": "1Gi"}}}
+        return CLUSTER | {"spec": {"members": 1, "storage": {"size": "1Gi"}, **self.images}}
 
     async def find(self, kind, namespace, name):
         assert (kind, namespace, name) == (CONFIG_MAPS, "ns", "stele-bulk")
@@ -151,8 +152,16 @@ async def test_the_chart_names_image_and_secrets_unless_an_option_does(image):
     assert server.jobs == {}
 
 
+@pytest.mark.parametrize("defaults", [None, {"image": "chart:1", "pullPolicy": "Always"}])
+@pytest.mark.parametrize(("option", "used"), [("", "spec:1"), ("option:1", "option:1")])
+async def test_the_spec_names_an_image_where_no_option_does(defaults, option, used):
+    server = Server(defaults, pods=[READY], images={"bulk": "spec:1", "member": "m:1"})
+    async with running(server, "ns", "demo", option, "1Gi"):
+        assert server.jobs["u"]["spec"]["template"]["spec"]["containers"][0]["image"] == used
+
+
 async def test_without_the_charts_defaults_the_image_has_to_be_named():
-    with pytest.raises(BadInput, match="set the image with --image, or images"):
+    with pytest.raises(BadInput, match="with --image, spec.images.bulk of the TabletCluster, or images"):
         async with running(Server(), "ns", "demo", "", "1Gi"):
             pass
     server = Server(pods=[READY])

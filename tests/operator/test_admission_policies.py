@@ -31,7 +31,8 @@ SETS = (
     "images.spark=spark:1",
     "images.allowed={other:1,registry.test/a/*}",
 )
-ALLOWED = f"expected localhost/stele-member:{__version__}, spark:1, other:1, registry.test/a/*"
+OF_CHART = f"localhost/stele-member:{__version__}, spark:1, localhost/stele-sql:{__version__}"
+ALLOWED = f"expected {OF_CHART}, other:1, registry.test/a/*"
 DRY = "--dry-run=server"
 Pod = dict[str, Any]
 
@@ -316,7 +317,7 @@ def test_pods_of_others_are_not_looked_at(scene: Scene) -> None:
 def test_a_cluster_names_images_of_the_list(scene: Scene) -> None:
     for images in ({}, {"member": "other:1"}, {"spark": "registry.test/a/b:2", "member": "other:1"}):
         assert scene.create("editor", cluster(**images)) == ""
-    for field in ("member", "spark"):
+    for field in ("member", "spark", "bulk"):
         refused = scene.create("editor", cluster(**{field: "bad:1"}))
         assert f"spec.images.{field} is bad:1; {ALLOWED}" in refused
         assert scene.create("boss", cluster(**{field: "bad:1"})) != ""

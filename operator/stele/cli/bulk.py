@@ -49,7 +49,11 @@ TlsFolderOption = Annotated[
 ]
 ImageOption = Annotated[
     str,
-    typer.Option("--image", metavar="IMAGE", help="Image of the Job; by default that of the installation."),
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="Image of the Job; by default that of the cluster's spec, or of the installation.",
+    ),
 ]
 MemoryOption = Annotated[str, typer.Option("--memory", help="Memory of the Job; Spark gets half of it.")]
 

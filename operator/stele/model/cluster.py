@@ -300,6 +300,8 @@ class Images(Model):
     """Image of the members."""
     spark: str | None = Field(default=None, pattern=r"^\S+$", max_length=IMAGE_LENGTH)
     """Image of the Spark drivers and executors."""
+    bulk: str | None = Field(default=None, pattern=r"^\S+$", max_length=IMAGE_LENGTH)
+    """Image of the Jobs of kubectl stele load and dump."""
 
 
 class Volumes(Model):

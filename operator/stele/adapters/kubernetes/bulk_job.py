@@ -162,7 +162,10 @@ class BulkJob:
         if status.get("phase") in ("Failed", "Succeeded"):
             raise Unavailable(f"job {self._name} does not start: {reason}")
         if "ErrImage" in reason or "ImagePull" in reason:
-            raise BadInput(f"job {self._name} cannot pull its image: {reason}; set one with --image")
+            raise BadInput(
+                f"job {self._name} cannot pull its image: {reason}; set one with --image or "
+                "spec.images.bulk of the TabletCluster"
+            )
         return reason
 
     async def _check_refusal(self) -> None:
@@ -244,7 +247,7 @@ class BulkJob:
 
 @asynccontextmanager
 async def running(api: Api, namespace: str, cluster: str, image: str, memory: str) -> AsyncIterator[BulkJob]:
-    """Yield a ready Job; an empty `image` selects that of the chart.
+    """Yield a ready Job; an empty `image` selects that of the cluster's spec, or else of the chart.
 
     Raises Refused, before a Job is made, for who may not administer a cluster whose members are dialled with
     TLS.
@@ -252,11 +255,13 @@ async def running(api: Api, namespace: str, cluster: str, image: str, memory: st
     owner = await api.get(CLUSTERS, namespace, cluster)
     admin = await _admin_of(api, namespace, owner)
     config_map = await api.find(CONFIG_MAPS, namespace, DEFAULTS) or {}
-    defaults = {**(config_map.get("data") or {}), **({"image": image} if image else {})}
+    named = image or (owner["spec"].get("images") or {}).get("bulk")
+    defaults = {**(config_map.get("data") or {}), **({"image": named} if named else {})}
     if "image" not in defaults:
         raise BadInput(
             f"the image for Spark is unknown, since ConfigMap {DEFAULTS} does not exist in namespace "
-            f"{namespace}: set the image with --image, or images.bulk of the chart"
+            f"{namespace}: set the image with --image, spec.images.bulk of the TabletCluster, or images.bulk "
+            "of the chart"
         )
     wanted = manifest(owner, memory, defaults, with_tls=admin is not None)
     job = BulkJob(api, namespace, await api.create(JOBS, namespace, wanted), admin)
