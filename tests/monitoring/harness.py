@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -23,6 +24,18 @@ def targets(job: str, labels_by_address: Mapping[str, Mapping[str, str]], **more
     """What Prometheus is to scrape: addresses with ports, and the labels that each series gets."""
     listed = [{"targets": [address], "labels": labels} for address, labels in labels_by_address.items()]
     return {"job_name": job, "static_configs": listed, **more}
+
+
+def targets_of_file(job: str, file: Path, **more: Any) -> dict[str, Any]:
+    """The same, of targets that `name_targets` has written, which may change."""
+    return {"job_name": job, "file_sd_configs": [{"files": [str(file)]}], **more}
+
+
+def name_targets(file: Path, labels_by_address: Mapping[str, Mapping[str, str]]) -> None:
+    """Write them where Prometheus looks again when the file is replaced."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(targets("", labels_by_address)["static_configs"]))
+    new.replace(file)
 
 
 def panels(dashboard: Dashboard, values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -47,6 +60,11 @@ class Prometheus:
         """The values that a panel would show now."""
         values = [float(each["value"][1]) for each in await self.ask(query)]
         return [each for each in values if math.isfinite(each)]
+
+    async def since(self, query: str, began: float, step_seconds: float) -> list[dict[str, Any]]:
+        """The series of the answer from a moment until now, as a graph shows them."""
+        span = {"start": str(began), "end": str(time.time()), "step": str(step_seconds)}
+        return list((await self._get("query_range", query=query, **span)).get("result", []))
 
     async def alerts(self) -> dict[str, dict[str, Any]]:
         """The alerts, by name, with their state and health."""
