@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
+from e2e.page.facts import KEY, Known, facts_of
+from e2e.page.served import served
 from tests.cli.conftest import Run
 from tests.fakes.pod_proxy import fake_api
-from tests.web.facts import KEY, Known, facts_of
-from tests.web.served import served
 
 LEASE = "leases/stele-operator"
 SECONDS_MAX = 60.0

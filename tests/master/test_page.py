@@ -6,12 +6,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from e2e.page.facts import KEY, facts_of
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, REBALANCES
 from stele.master.__main__ import Process
 from stele.master.cache import Cache
 from stele.master.page import SupervisorFacts
 from stele.master.settings import Settings
-from tests.web.facts import KEY, facts_of
 
 
 class Supervisor:

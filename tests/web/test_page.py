@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from e2e.page.browser import Tab, chromium
+from e2e.page.facts import EVIL, Known, copy_to, facts_of, report
+from e2e.page.served import served
 from stele.core.table.table import Partition
 from tests import packages
-from tests.web.browser import Tab, chromium
-from tests.web.facts import EVIL, Known, copy_to, facts_of, report
-from tests.web.served import served
 
 READY = "Boolean(document.body?.dataset.version && document.querySelector('#why li'))"
 HERE = "document.getElementById('here').textContent"

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from e2e.page.facts import KEY, Known, facts_of
+from e2e.page.served import served
 from stele.web import server
 from stele.web.server import is_loopback
-from tests.web.facts import KEY, Known, facts_of
-from tests.web.served import served
 
 DEMO = f"/v1/clusters/{KEY[0]}/{KEY[1]}"
 PATHS = ("/", "/page.js", "/page.css", "/v1/clusters", DEMO, f"{DEMO}/why", "/nothing", f"{DEMO}x")

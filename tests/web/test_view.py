@@ -2,10 +2,10 @@
 
 import msgspec
 
+from e2e.page.facts import copy_to, facts_of, plan_of
 from stele.core.table.table import Partition
 from stele.web import limits
 from stele.web.view import base_of, view
-from tests.web.facts import copy_to, facts_of, plan_of
 
 
 def test_the_first_document_has_every_row_and_later_ones_those_that_changed() -> None:

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from e2e.page.facts import Known
 from stele.adapters.tls.http_site import HttpSite
 from stele.web.server import Page
-from tests.web.facts import Known
 
 
 @asynccontextmanager
