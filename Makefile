@@ -24,7 +24,7 @@ SECONDS ?= 300
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster and not long'
 
-.PHONY: help setup playground test test-fast test-long lint release docs storm demo check-demo demo-down bench-planning bench-master bench-scale bench-member bench-copy bench-seed bench-steady bench-security bench-newcomer cluster images locks audit crds simulate clean
+.PHONY: help setup playground test test-fast test-long lint release docs storm demo check-demo demo-down bench-planning bench-master bench-scale bench-member bench-copy bench-seed bench-steady bench-security bench-newcomer bench-page cluster images locks audit crds simulate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -115,6 +115,9 @@ bench-seed: setup ## Members leave, join, stop and are lost with data and load, 
 
 bench-steady: setup ## Requests of three members at rest, beside Hazelcast, Infinispan and redis-server (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench steady $(BENCH_ARGS)
+
+bench-page: setup ## Frames of the operator's page with a large cluster, in Chromium (BENCH_ARGS as above)
+	@$(PY) -m e2e.bench page $(BENCH_ARGS)
 
 bench-newcomer: setup ## From a clone to the first scale-up in the playground (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench newcomer $(BENCH_ARGS)

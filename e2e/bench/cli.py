@@ -22,6 +22,7 @@ from e2e.bench import (
     memory,
     newcomer,
     paced,
+    page,
     planning,
     security,
     seed,
@@ -44,6 +45,7 @@ BENCHES: dict[str, ModuleType] = {
     "seed": seed,
     "security": security,
     "newcomer": newcomer,
+    "page": page,
 }
 TABLE_COLUMNS_MIN = 150
 LOAD_PER_CORE_MAX = 0.5
