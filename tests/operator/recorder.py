@@ -4,11 +4,8 @@ What processes of one pod say to each other does not go through them, and neithe
 its database say.
 """
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from stele.adapters.kubernetes.api import Api
 from tests.fakes.recorder import Recorder
 from tests.operator.test_client_security import MountingKubelet
 from tests.worker import networks
@@ -22,9 +19,9 @@ _inner_networks = networks(76)
 class RecordedKubelet(MountingKubelet):
     """Members whose pods have a relay at each port; they listen at another address than the pod's."""
 
-    def __init__(self, api: Api, namespace: str, directory: Path, ports: Iterable[int] = PORTS) -> None:
-        super().__init__(api, namespace, directory)
-        self.recorder, self._ports = Recorder(), tuple(ports)
+    def __init__(self, *where: Any) -> None:
+        super().__init__(*where)
+        self.recorder, self._relayed = Recorder(), set[str]()
         self._inner_network = next(_inner_networks)
 
     async def __aexit__(self, *what: object) -> None:
@@ -32,10 +29,16 @@ class RecordedKubelet(MountingKubelet):
         await self.recorder.close()
 
     async def _start(self, name: str, container: dict[str, Any]) -> None:
-        if container["name"] == "member":
-            for port in self._ports:
-                await self.recorder.relay(self.addresses[name], self._inner(name), port)
+        await self._relay(name, container)
         await super()._start(name, container)
+
+    async def _relay(self, name: str, container: dict[str, Any]) -> None:
+        outer = self.addresses[name]
+        if container["name"] != "member" or outer in self._relayed:
+            return
+        self._relayed.add(outer)
+        for port in PORTS:
+            await self.recorder.relay(outer, self._inner(name), port)
 
     def _environment(self, name: str, container: dict[str, Any]) -> dict[str, str]:
         return super()._environment(name, container) | {"STELE_BIND": self._inner(name)}

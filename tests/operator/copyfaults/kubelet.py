@@ -100,12 +100,12 @@ class FaultKubelet(RealKubelet):
             "POD_IP": address,
             "POD_NAME": COPIER,
             "POD_NAMESPACE": self._namespace,
-            "STELE_BIND": address,
             "STELE_SPARK_IMAGE": "spark",
             "STELE_SPARK_MASTER": "k8s://https://127.0.0.1:1",
             "STELE_SCRATCH": str(self.spark_folder),
             "FAKE_SPARK_FOLDER": str(self.spark_folder),
             "PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}",
+            **await self._copier_environment(address),
         }
         with (self._directory / "copier.log").open("ab") as log:
             self._copier = await asyncio.create_subprocess_exec(
@@ -114,6 +114,10 @@ class FaultKubelet(RealKubelet):
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"phase": "Running", "podIP": address, "conditions": conditions}
         await self._api.patch_status(PODS, self._namespace, COPIER, status)
+
+    async def _copier_environment(self, address: str) -> dict[str, str]:
+        """What the copier of the pod with this address gets besides."""
+        return {"STELE_BIND": address}
 
     async def kill_copier(self) -> None:
         """SIGKILL of the copier alone; its drivers see the end of their orders, and end."""
