@@ -502,6 +502,7 @@ KEPT = CLOSED + "".join(
 )
 
 
+@pytest.mark.long
 async def test_a_cluster_that_is_in_use_is_closed_step_by_step_without_an_error(
     api: Api, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
