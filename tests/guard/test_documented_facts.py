@@ -16,11 +16,14 @@ from tests.guard.pages import ROOT, blocks, files, pages
 
 NOT_OURS = {
     "FailedMount",
+    "StorageVersionMigration",
     "SyncConsistentHashFactory",
     "dependsOn",
     "mkdocs.yml",
     "prepareReplicationOperation",
+    "storedVersions",
     "tink",
+    "v1beta1",
 }
 """Names in code font that belong to others, and no source mentions."""
 MIXED_CASE = {"tasksPerOwner"}
