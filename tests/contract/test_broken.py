@@ -90,7 +90,7 @@ async def test_a_member_that_obeys_an_older_master(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_client_that_takes_what_came_first_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(answer: Any, bytes_max: int) -> bytes:
+    async def read(answer: Any, bytes_max: int, _arrived: Any) -> bytes:
         return bytes(await answer.content.read(bytes_max))
 
     monkeypatch.setattr(client, "read_body", read)
