@@ -117,7 +117,9 @@ def test_an_image_that_could_build_or_install_is_refused(recipe: Path) -> None:
     (packages / "setuptools.py").write_text("")
     found = check(recipe)
     assert (found.returncode, found.stderr) == (1, "the image has the Python module setuptools\n")
-    assert "sh /recipe/check.sh /opt/stele\nUSER" in images.DOCKERFILE.read_text()
+    after = images.DOCKERFILE.read_text().partition("sh /recipe/check.sh /opt/stele\n")[2]
+    assert re.search(r"^USER ", after, re.M), "it is checked in the image that is shipped"
+    assert "\nRUN " not in after, "nothing is added to what was checked"
 
 
 # An image with a service: examples/quota/Dockerfile, which docs/reference/services.md shows -----------------
