@@ -107,7 +107,8 @@ def test_buildx_reads_what_the_page_says_for_every_image_and_both_architectures(
     for name, target in found.items():
         assert target["tags"] == [f"registry.example.com/team/stele-{name}:9.9.9"]
         assert target["platforms"] == ["linux/amd64", "linux/arm64"]
-        assert target["args"] == {"EXTRA": name, "BASE": "debian:x", "APT_SOURCES": "deb x\ndeb y"}
+        given = {"BASE": "debian:x", "APT_SOURCES": "deb x\ndeb y", "REVISION": "abc"}
+        assert target["args"] == {"EXTRA": name, **given}
         assert (target["context"], target["dockerfile"]) == (".", "images/Dockerfile")
         labels = {key.rpartition(".")[2]: text for key, text in target["labels"].items()}
         assert (labels["title"], labels["version"]) == (f"stele-{name}", "9.9.9")
