@@ -134,7 +134,10 @@ def test_an_unknown_kind_of_fault_is_refused(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_failure_is_shrunk_to_the_kinds_of_faults_that_it_needs() -> None:
-    """A promise that is only in memory is found without most of what else goes wrong, and sooner."""
+    """A promise that is only in memory is found without most of what else goes wrong, in less time of it.
+
+    What is told may be longer: a fault that is left out may have shown the defect sooner.
+    """
     family, first, _ = MUTANTS[vote_not_persisted]
     profile = draw(first, family)
     with vote_not_persisted():
@@ -146,7 +149,6 @@ def test_a_failure_is_shrunk_to_the_kinds_of_faults_that_it_needs() -> None:
     assert smaller.profile.chaos_seconds < profile.chaos_seconds
     assert smaller.replays <= shrink.REPLAYS_MAX
     assert (again.rule, again.digest) == (failed.rule, smaller.result.digest)
-    assert len(smaller.result.story) <= len(failed.story)
 
 
 KINDS = (
