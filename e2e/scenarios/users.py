@@ -9,12 +9,13 @@ import json
 import tempfile
 import time
 from base64 import b64decode
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from redis.retry import Retry
 
 from e2e.cluster import kind
@@ -99,12 +100,16 @@ def _delete(settings: Settings, client: Redis) -> float:
 
 
 def _refusal(client: Redis) -> str:
-    """Return why it may not log in again."""
-    try:
-        client.ping()
-    except RedisError as error:
-        return str(error)
-    return ""
+    """Return why it may not log in again: other members may let it in until they have the file, too."""
+    end = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < end:
+        with suppress(ConnectionError):
+            try:
+                client.ping()
+            except AuthenticationError as error:
+                return str(error)
+        time.sleep(LOOK_SECONDS)
+    raise ClusterError(f"User {USER} was deleted {SECONDS_MAX:.0f} s ago, and can log in still.")
 
 
 def _kubectl(settings: Settings, *words: str) -> str:
