@@ -110,15 +110,14 @@ class ClusterSecurity:
         self._tried_seconds, stamp = time.monotonic(), now.timestamp()
         self._secrets.begin_round()
         users = certificates = None
-        heard = _reported(state, lambda report: "heard")
         if wants_users:
             users = await error_of(self._users.ensure(cluster, stamp))
             reported = _reported(state, lambda report: report.users)
-            self._users.note({m.metadata.name: reported.get(m.metadata.name, "") for m in members}, heard)
-            self._blind = _reported(state, lambda report: report.users_problem)
+            self._users.note([member.metadata.name for member in members], reported)
+            problems = _reported(state, lambda report: report.users_problem)
+            self._blind = {name: problem for name, problem in problems.items() if problem}
         if self._asks_tls(cluster):
-            digests = _reported(state, lambda report: report.identity)
-            reported = {name: digests.get(name, "") for name in heard}
+            reported = _reported(state, lambda report: report.identity)
             made = self._certificates.ensure(cluster, members, reported, stamp, others=self._others(cluster))
             certificates = await error_of(made)
         self._users_problem = users if isinstance(users, REPORTED) else None
@@ -288,11 +287,13 @@ def _asks_auth(cluster: TabletCluster) -> bool:
 
 
 def _reported(state: State | None, what: Callable[[ExchangeReply], str]) -> dict[str, str]:
-    """Return what members have reported, such as which certificate they use, by their names, if anything."""
+    """Return what members have reported, such as which certificate they use, by their names.
+
+    It is empty for those that have nothing to say of it; those that have not reported are left out.
+    """
     known = {} if state is None else state.membership.liveness
     return {
-        liveness.member_object.name: found
+        liveness.member_object.name: what(liveness.report)
         for liveness in known.values()
         if liveness.member_object is not None and liveness.report is not None
-        if (found := what(liveness.report))
     }

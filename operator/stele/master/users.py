@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -121,15 +121,15 @@ class Users:
 
     # -- what members use
 
-    def note(self, reported: Mapping[str, str], heard: Collection[str]) -> None:
-        """Note the digests of the files that members have reported, by member; `heard` are those that run."""
-        self._reported = reported
-        behind = [name for name, digest in sorted(reported.items()) if digest != self._digest]
+    def note(self, members: Iterable[str], reported: Mapping[str, str]) -> None:
+        """Note the digests of the files that those of the `members` have reported that run, by name."""
+        self._reported = {name: reported.get(name, "") for name in members}
+        behind = [name for name, digest in sorted(self._reported.items()) if digest != self._digest]
         if not self._digest:
             self.waits = "members have the file of users"
         else:
             self.waits = f"these members have the file of users: {listed(behind)}" if behind else ""
-        self.lacking = {name: self._digest for name in behind if name in heard and self._digest}
+        self.lacking = {name: self._digest for name in behind if name in reported and self._digest}
 
     def _note_file(self, file: StoredSecret, users: Entries) -> None:
         self._digest = _files_of(file).digest

@@ -64,8 +64,6 @@ async def log_in(kubeconfig: str | None = None, context: str | None = None) -> L
                 config_file=kubeconfig, context=context, client_configuration=configuration
             )
             acts_as = impersonation(kubeconfig, loader.current_context["context"].get("user") or "")
-    except BadInput:
-        raise
     except (*_UNREADABLE, config.ConfigException, OSError) as error:
         where = kubeconfig or "KUBECONFIG or ~/.kube/config"
         raise BadInput(
