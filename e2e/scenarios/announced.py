@@ -6,22 +6,19 @@ As docs/reference/clients.md says under "Clients outside of the pod network".
 from __future__ import annotations
 
 import json
-import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from e2e.cluster import kind
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.steps import output, step
+from e2e.cluster.steps import step
 from e2e.demo import stage
-from e2e.demo.resp import redis_options
 from e2e.demo.settings import Settings
+from e2e.scenarios import reaching
+from e2e.scenarios.reaching import kubectl
 
 PORT, READ_PORT = 31_000, 31_100
 KEYS = 500
@@ -47,31 +44,25 @@ def run(settings: Settings) -> Outcome:
 
     Raises ClusterError when they are not announced in time.
     """
-    host = _kubectl(settings, "get", "nodes", f"--output=jsonpath={NODE}")
+    host = kubectl(settings, "get", "nodes", f"--output=jsonpath={NODE}")
     selector = f"--selector={stage.CLUSTER_LABEL}={settings.cluster}"
-    members = _kubectl(settings, "get", "tabletmembers", selector, f"--output=jsonpath={NAMES}").split()
+    members = kubectl(settings, "get", "tabletmembers", selector, f"--output=jsonpath={NAMES}").split()
     ordinals = {name: int(name.rpartition("-")[2]) for name in members}
     expected = frozenset(f"{host}:{PORT + ordinal}" for ordinal in ordinals.values())
     services = [_service(name, ordinal) for name, ordinal in ordinals.items()]
-    login = _login(settings)
+    _, login = reaching.login(settings)
     announce = {"host": host, "port": PORT, "readPort": READ_PORT, "portStep": 1}
     patch = json.dumps({"spec": {"resp": {"cluster": {"announce": announce}}}})
     try:
         with step("announce a node port of each member"):
-            _apply(settings, services)
-            _kubectl(settings, "patch", settings.resource, "--type=merge", f"--patch={patch}")
+            manifest = {"apiVersion": "v1", "kind": "List", "items": services}
+            reaching.apply(settings, manifest)
+            kubectl(settings, "patch", settings.resource, "--type=merge", f"--patch={patch}")
         with step("write and read with a cluster client through them"):
             return _ask(expected, login)
     finally:
         names = [each["metadata"]["name"] for each in services]
-        _kubectl(settings, "delete", "service", "--ignore-not-found", *names)
-
-
-def _login(settings: Settings) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        options = redis_options(stage.Stage(settings, Path(folder)).endpoint())
-        authority = Path(options.pop("ssl_ca_certs")).read_text()
-    return {**options, "ssl_ca_data": authority}
+        kubectl(settings, "delete", "service", "--ignore-not-found", *names)
 
 
 def _ask(expected: frozenset[str], login: dict[str, Any]) -> Outcome:
@@ -123,15 +114,3 @@ def _service(member: str, ordinal: int) -> dict[str, Any]:
     ]
     spec = {"type": "NodePort", "selector": {"stele.dev/member": member}, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"{member}-redis"}, "spec": spec}
-
-
-def _apply(settings: Settings, services: Sequence[dict[str, Any]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "services.json"
-        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(services)}))
-        _kubectl(settings, "apply", f"--filename={file}")
-
-
-def _kubectl(settings: Settings, *words: str) -> str:
-    command = ["kubectl", "--namespace", settings.namespace, *words]
-    return output(command, env=kind.env(), seconds_max=SECONDS_MAX)

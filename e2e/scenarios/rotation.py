@@ -6,13 +6,11 @@ Clients trust what the Secret with the CAs says, and connect again every few req
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from base64 import b64decode
 from dataclasses import dataclass, field
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -20,12 +18,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from e2e.cluster import kind
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.steps import output, step
+from e2e.cluster.steps import step
 from e2e.demo import stage
-from e2e.demo.resp import redis_options
 from e2e.demo.settings import Settings
+from e2e.scenarios import reaching
+from e2e.scenarios.reaching import kubectl
 
 CLIENTS, REQUESTS_PER_CONNECTION, PAUSE_SECONDS = 4, 10, 0.02
 UNDISTURBED_SECONDS, SECONDS_MAX, LOOK_SECONDS = 2.0, 300.0, 1.0
@@ -55,15 +53,9 @@ class _Case:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._outcome = settings, Outcome()
         self._lock, self._ended = threading.Lock(), threading.Event()
-        with tempfile.TemporaryDirectory() as folder:
-            endpoint = stage.Stage(settings, Path(folder)).endpoint()
-            self._options: dict[str, Any] = {
-                **redis_options(endpoint),
-                "host": endpoint.host,
-                "port": endpoint.port,
-                "retry": Retry(NoBackoff(), 0),
-            }
-        self._options.pop("ssl_ca_certs")
+        endpoint, options = reaching.login(settings)
+        place = {"host": endpoint.host, "port": endpoint.port, "retry": Retry(NoBackoff(), 0)}
+        self._options: dict[str, Any] = options | place
         self._trusted = self._bundle()
 
     def run(self) -> Outcome:
@@ -119,7 +111,7 @@ class _Case:
         key, turns = f"rotation-{number}", count()
         while not self._ended.is_set():
             try:
-                with Redis(**self._options, ssl_ca_data=self._trusted) as client:
+                with self._redis(self._trusted) as client:
                     for turn in islice(turns, REQUESTS_PER_CONNECTION):
                         client.set(key, turn)
                         assert client.get(key) == b"%d" % turn
@@ -135,12 +127,14 @@ class _Case:
 
     def _ping(self, trusted: str) -> str:
         try:
-            with Redis(**self._options, ssl_ca_data=trusted) as client:
+            with self._redis(trusted) as client:
                 client.ping()
         except RedisError as error:
             return str(error)
         return ""
 
+    def _redis(self, trusted: str) -> Redis:
+        return Redis(**self._options | {"ssl_ca_data": trusted})
+
     def _kubectl(self, *words: str) -> str:
-        command = ["kubectl", "--namespace", self._settings.namespace, *words]
-        return output(command, env=kind.env(), seconds_max=60.0)
+        return kubectl(self._settings, *words)

@@ -5,25 +5,21 @@ As docs/operating/security.md says under "Users": the kubelet is part of that ti
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from base64 import b64decode
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError
 from redis.retry import Retry
 
-from e2e.cluster import kind
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.steps import output, step
-from e2e.demo import stage
-from e2e.demo.resp import redis_options
+from e2e.cluster.steps import step
 from e2e.demo.settings import Settings
+from e2e.scenarios import reaching
+from e2e.scenarios.reaching import kubectl
 
 USER = "passing"
 SECONDS_MAX = 120.0
@@ -50,7 +46,7 @@ def run(settings: Settings) -> Outcome:
             client.ping()
             return Outcome(known_seconds, _delete(settings, client), _refusal(client))
     finally:
-        _kubectl(settings, "delete", "tabletuser", "--ignore-not-found", USER)
+        kubectl(settings, "delete", "tabletuser", "--ignore-not-found", USER)
 
 
 def _declare(settings: Settings) -> float:
@@ -62,34 +58,28 @@ def _declare(settings: Settings) -> float:
         "spec": spec,
     }
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "user.json"
-        file.write_text(json.dumps(made))
-        _kubectl(settings, "apply", f"--filename={file}")
-    until = f"--timeout={SECONDS_MAX:.0f}s"
-    _kubectl(settings, "wait", f"tabletuser/{USER}", "--for=condition=Ready", until)
+    reaching.apply(settings, made)
+    words = ["wait", f"tabletuser/{USER}", "--for=condition=Ready", f"--timeout={SECONDS_MAX:.0f}s"]
+    kubectl(settings, *words, seconds_max=SECONDS_MAX + 10)
     return time.monotonic() - begun
 
 
 def _client(settings: Settings, password: str) -> Redis:
     """Return a client of one connection, which it does not open again by itself."""
-    with tempfile.TemporaryDirectory() as folder:
-        endpoint = stage.Stage(settings, Path(folder)).endpoint()
-        options = redis_options(endpoint)
-        authority = Path(options.pop("ssl_ca_certs")).read_text()
-    place = {"host": endpoint.host, "port": endpoint.port, "ssl_ca_data": authority}
+    endpoint, options = reaching.login(settings)
+    place = {"host": endpoint.host, "port": endpoint.port}
     login = {"username": USER, "password": password, "retry": Retry(NoBackoff(), 0)}
     return Redis(**options | place | login, single_connection_client=True)
 
 
 def _password(settings: Settings) -> str:
     path = "--output=jsonpath={.data.password}"
-    return b64decode(_kubectl(settings, "get", "secret", f"{USER}-password", path)).decode()
+    return b64decode(kubectl(settings, "get", "secret", f"{USER}-password", path)).decode()
 
 
 def _delete(settings: Settings, client: Redis) -> float:
     begun = time.monotonic()
-    _kubectl(settings, "delete", "tabletuser", USER, "--wait=false")
+    kubectl(settings, "delete", "tabletuser", USER, "--wait=false")
     while time.monotonic() - begun < SECONDS_MAX:
         try:
             client.ping()
@@ -110,8 +100,3 @@ def _refusal(client: Redis) -> str:
                 return str(error)
         time.sleep(LOOK_SECONDS)
     raise ClusterError(f"User {USER} was deleted {SECONDS_MAX:.0f} s ago, and can log in still.")
-
-
-def _kubectl(settings: Settings, *words: str) -> str:
-    command = ["kubectl", "--namespace", settings.namespace, *words]
-    return output(command, env=kind.env(), seconds_max=SECONDS_MAX + 10)
