@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -75,19 +74,37 @@ class _Failing(_Loop):
         self.closed = True
 
 
+class _HandingOver(_Loop):
+    def __init__(self) -> None:
+        self.asked, self.closed, self.over = False, False, asyncio.Event()
+
+    def end(self) -> None:
+        self.asked = True
+
+    async def run(self) -> None:
+        await self.over.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+
+
 @pytest.mark.parametrize("ends", [True, False])
 async def test_hand_overs_under_way_end_first_but_not_for_ever(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     monkeypatch.setattr(tested, "HAND_OVER_SECONDS_MAX", 60.0 if ends else 0.05)
-    migration = SimpleNamespace(holds_clients=True)
-    state = SimpleNamespace(operations=SimpleNamespace(migrations={1: migration}))
-    monkeypatch.setattr(supervisor, "states", lambda: {KEY: state})
+    loop = _HandingOver()
+    guard = asyncio.create_task(supervisor._guard(KEY, cast("ClusterLoop", loop)))
+    await asyncio.sleep(0)
     finished = asyncio.create_task(supervisor.finish_hand_overs())
     await asyncio.sleep(0.03)
+    assert loop.asked
     assert not finished.done()
-    migration.holds_clients = not ends
+    if ends:
+        loop.over.set()
     await finished
+    assert loop.closed is ends
+    guard.cancel()
 
 
 @pytest.mark.parametrize(

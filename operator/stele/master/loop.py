@@ -18,7 +18,7 @@ from stele.core.control.decide import decide, stored
 from stele.core.control.failover.repair import without_reachable_copy
 from stele.core.control.failure_detector import MemberLiveness
 from stele.core.control.invariants import BrokenInvariant
-from stele.core.control.publication import exchange_request, lacks_rows, must_hear, waited_for
+from stele.core.control.publication import exchange_request, hands_over, lacks_rows, must_hear, waited_for
 from stele.core.control.state import (
     Decision,
     EnsureMember,
@@ -131,6 +131,7 @@ class ClusterLoop:
         self._failures: dict[str, tuple[str, float]] = {}
         self._epoch_above = 0
         self._trace = Trace()
+        self._ending = False
         self.progressed_seconds = now()
         """Time of the last progress, see `note_progress`."""
         self.state: State | None = None
@@ -138,16 +139,25 @@ class ClusterLoop:
     def wake(self) -> None:
         self._woken.set()
 
+    def end(self) -> None:
+        """Have `run` return after the next round in which no clients wait for another owner.
+
+        Until then no other hand-over begins: a partition whose owner is frozen answers nobody until another
+        master leads.
+        """
+        self._ending = True
+        self.wake()
+
     def note_progress(self) -> None:
         """Record progress: called in each round, at each step, and for each answer of the API server."""
         self.progressed_seconds = self._now()
 
     async def run(self) -> None:
-        """Run until cancelled.
+        """Run until cancelled, or ended.
 
         Raises Deposed when another master leads, and NameTaken when the table's name is taken.
         """
-        while True:
+        while not self.may_end:
             self.note_progress()
             try:
                 with RECONCILE.time():
@@ -159,6 +169,11 @@ class ClusterLoop:
                 await asyncio.sleep(self._pace.restart)
                 continue
             await self._sleep(self._pace.busy if busy else self._heartbeat(), busy=busy)
+
+    @property
+    def may_end(self) -> bool:
+        """Return whether it was asked to end, and no clients wait for another owner."""
+        return self._ending and (self.state is None or not hands_over(self.state))
 
     def _heartbeat(self) -> float:
         return min(self._pace.idle, self._objects.desired().timing.heartbeat)
@@ -217,6 +232,7 @@ class ClusterLoop:
             self._copier.problem(),
             self._objects.requests(),
             self._objects.claims(),
+            self._ending,
         )
         decision = self._decide(state, observed)
         self._check_epoch(state)

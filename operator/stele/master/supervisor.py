@@ -41,7 +41,7 @@ STOP_SECONDS = 1.0
 """Seconds that a loop may take to end before it is cancelled again."""
 
 POLL_SECONDS = 0.01
-HAND_OVER_SECONDS_MAX = 2.0
+HAND_OVER_SECONDS_MAX = 10.0
 """Seconds that a process that was asked to end goes on with hand-overs under way."""
 
 FAILED_SECONDS = 5.0
@@ -335,17 +335,13 @@ class Supervisor:
         forget_cluster(*key)
 
     async def finish_hand_overs(self) -> None:
-        """Return once no clients wait for another owner, at most after `HAND_OVER_SECONDS_MAX`.
-
-        A partition that is left in a hand-over answers nobody until another operator leads.
-        """
+        """End the loops once no clients wait for another owner, at most after `HAND_OVER_SECONDS_MAX`."""
+        self._closed = True
+        for loop in self._running.values():
+            loop.end()
         deadline = time.monotonic() + HAND_OVER_SECONDS_MAX
-        while self._hands_over() and time.monotonic() < deadline:  # noqa: ASYNC110  the state has no event
+        while self._running and time.monotonic() < deadline:  # noqa: ASYNC110  many tasks, which come and go
             await asyncio.sleep(POLL_SECONDS)
-
-    def _hands_over(self) -> bool:
-        running = (state.operations.migrations.values() for state in self.states().values())
-        return any(each.holds_clients for migrations in running for each in migrations)
 
     async def close(self) -> None:
         """Stop all loops, and start none again: another process may lead already."""

@@ -182,6 +182,14 @@ def lacks_rows(state: State, liveness: MemberLiveness) -> bool:
     return behind and publishes
 
 
+def hands_over(state: State) -> bool:
+    """Return whether clients may wait for another owner: it is frozen, or not all members that answer know
+    the row that was stored."""
+    if any(each.holds_clients for each in state.operations.migrations.values()):
+        return True
+    return any(not each.failed and lacks_rows(state, each) for each in state.membership.liveness.values())
+
+
 def must_hear(state: State, liveness: MemberLiveness, catalog: Catalog) -> bool:
     """Return whether the member lacks something that does not wait for others: the whole table, the member
     list, or the catalog."""

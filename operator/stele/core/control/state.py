@@ -156,7 +156,8 @@ class Observation:
     """Input of one decision.
 
     `requests` are TabletRebalances to carry out, oldest first; `claims` the names of the volume claims of
-    the cluster, by the index of their member.
+    the cluster, by the index of their member. `ending`: the master stops once no clients wait for another
+    owner, so that until then none may begin to.
     """
 
     now: float
@@ -167,6 +168,7 @@ class Observation:
     copier_problem: str = ""
     requests: tuple[RebalanceRequest, ...] = ()
     claims: Mapping[MemberIndex, str] = field(default_factory=dict)
+    ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)

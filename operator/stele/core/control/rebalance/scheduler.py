@@ -58,7 +58,7 @@ def start(state: State, observation: Observation) -> None:
     _forget_service_failures(state, now)
     if not len(plans.queues):
         forget_waiting(state)
-    if not desired.may_start or not (len(plans.queues) or plans.demotions):
+    if observation.ending or not desired.may_start or not (len(plans.queues) or plans.demotions):
         return
     able = frozenset(member.index for member in data_members(state, desired, now))
     held = frozenset().union(
