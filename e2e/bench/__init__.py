@@ -24,7 +24,8 @@ same. Processes are ended by `with` blocks; whatever may hang has a limit in sec
 | `plots.py` | what pages with pictures have in common |
 | `copy_bench.py`, `copy_plots.py` | copying: its sections and goals; the page with pictures |
 | `copy_ways.py`, `copy_work.py` | the ways of copying, on the kind cluster or here; what runs there |
-| `copy_join.py`, `copy_rig.py`, `copy_load.py` | a member joins three; our cluster; clients |
+| `copy_join.py`, `copy_rig.py`, `secured_rig.py` | a member joins three; our cluster, open and closed |
+| `copy_load.py` | clients of both |
 | `seed.py`, `seed_plots.py` | members leave, join, stop and are lost: what is measured; pictures |
 | `seed_cases.py`, `seed_systems.py`, `seed_rig.py` | its events; Stele and Hazelcast; our cluster |
 | `paced.py` | a member that joins under writes, with a bandwidth limit |

@@ -16,10 +16,12 @@ from typing import Any
 
 from e2e.bench.copy_rig import MemberRig, member_rig, spec_of
 from e2e.bench.grid import Grid, log_of
+from e2e.bench.secured_rig import SecuredRig
 from e2e.bench.talk import Talker
 from e2e.cluster.steps import say
 
-SYSTEMS = ("stele", "hazelcast", "infinispan")
+SECURED = "stele, TLS"
+SYSTEMS = ("stele", SECURED, "hazelcast", "infinispan")
 PARTITIONS = 271
 REPLICAS = 2
 VALUE_BYTES = 16_384
@@ -27,7 +29,8 @@ RATE = 500
 CLIENT_THREADS = 8
 LOAD_SECONDS_MAX = 300.0
 SAFE_SECONDS_MAX = 240
-WARM_SECONDS = {"stele": 3.0, "hazelcast": 10.0, "infinispan": 10.0}
+RIGS: dict[str, type[MemberRig]] = {"stele": MemberRig, SECURED: SecuredRig}
+WARM_SECONDS = {"stele": 3.0, SECURED: 3.0, "hazelcast": 10.0, "infinispan": 10.0}
 QUIET_SECONDS = 5.0
 LAG_SECONDS_MAX = 0.05
 IDLE_SECONDS_MAX = 20.0
@@ -53,8 +56,8 @@ def moved(before: Owners, after: Owners) -> int:
 def measure(system: str, data_bytes: int) -> dict[str, Any]:
     """One row: times, bytes, and clients' latencies, quiet and while the member joined."""
     say(f"{system}: a member joins three with {data_bytes >> 20} MiB")
-    if system == "stele":
-        return asyncio.run(_ours(data_bytes))
+    if system in RIGS:
+        return asyncio.run(_ours(system, data_bytes))
     with Grid(system, PARTITIONS) as grid:
         return _observe(system, data_bytes, grid.clients, lambda: _join(grid))
 
@@ -119,24 +122,20 @@ def latencies_of(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
 # -- Stele
 
 
-async def _ours(data_bytes: int) -> dict[str, Any]:
-    async with member_rig() as rig:
+async def _ours(system: str, data_bytes: int) -> dict[str, Any]:
+    async with member_rig(RIGS[system]) as rig:
         await rig.start_operator()
         await rig.apply(spec_of(3, PARTITIONS))
         await rig.until_whole(3)
-        command = [
-            sys.executable,
-            "-m",
-            "e2e.bench.copy_load",
-            *(f"{host}:{port}" for host, port in rig.hosts()),
-        ]
+        hosts = [f"{host}:{port}" for host, port in rig.hosts()]
+        command = [sys.executable, "-m", "e2e.bench.copy_load", *hosts, *await rig.login()]
         loop = asyncio.get_running_loop()
         with Talker("The clients", command, log_of("stele-clients")) as clients:
 
             def join() -> Joined:
                 return asyncio.run_coroutine_threadsafe(_join_ours(rig), loop).result()
 
-            row = await asyncio.to_thread(_observe, "stele", data_bytes, clients, join)
+            row = await asyncio.to_thread(_observe, system, data_bytes, clients, join)
         return row | await _told(rig)
 
 

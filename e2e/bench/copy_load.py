@@ -14,10 +14,12 @@ acknowledged before it. The Java side (`java/`, `Clients`) does the same, and sa
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -29,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
+from pathlib import Path
 
 import hiredis
 
@@ -62,13 +65,32 @@ def version_in(value: bytes, key: int) -> int:
     return version if found == key else -1
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a closed cluster asks of clients: TLS, and the password of the user `default`."""
+
+    context: ssl.SSLContext
+    password: bytes
+
+    @classmethod
+    def of(cls, ca: Path, password: Path) -> Login:
+        """Read the files of the CA and of the password."""
+        context = ssl.create_default_context(cafile=ca)
+        # Members are known by their addresses here, and trusted for their CA.
+        context.check_hostname = False
+        return cls(context, password.read_bytes())
+
+
 class Connection:
     """One connection to one member; raises OSError when it is lost, RuntimeError for an error reply."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], login: Login | None = None) -> None:
         self._socket = socket.create_connection(address, TIMEOUT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = hiredis.Reader()
+        if login is not None:
+            self._socket = login.context.wrap_socket(self._socket)
+            self.ask([(b"AUTH", login.password)])
 
     def ask(self, commands: Sequence[tuple[bytes, ...]]) -> list[bytes | None]:
         """Replies in order."""
@@ -97,8 +119,10 @@ def _pack(command: tuple[bytes, ...]) -> bytes:
 class Way:
     """To the members in turn, as through a Service; for one thread."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], first: int = 0) -> None:
-        self._addresses = addresses
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], first: int = 0, login: Login | None = None
+    ) -> None:
+        self._addresses, self._login = addresses, login
         self._open: dict[int, Connection] = {}
         self._turns = count(first)
 
@@ -107,7 +131,7 @@ class Way:
         turn = next(self._turns) % len(self._addresses)
         try:
             if turn not in self._open:
-                self._open[turn] = Connection(self._addresses[turn])
+                self._open[turn] = Connection(self._addresses[turn], self._login)
             return self._open[turn].ask(commands)
         except OSError:
             if turn in self._open:
@@ -174,8 +198,8 @@ def summary(samples: Sequence[Samples], begin: int, end: int) -> dict[str, float
 class Clients:
     """Everything that the lines of input ask for."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
-        self._addresses = addresses
+    def __init__(self, addresses: Sequence[tuple[str, int]], login: Login | None = None) -> None:
+        self._addresses, self._login = addresses, login
         self._values = Values(_HEADER.size)
         self._tried, self._acked = array("l"), array("l")
         self._samples: dict[str, list[Samples]] = {"get": [], "set": []}
@@ -197,7 +221,7 @@ class Clients:
         ways: dict[int, Way] = {}
 
         def some(first: int) -> object:
-            way = ways.setdefault(threading.get_ident(), Way(self._addresses))
+            way = ways.setdefault(threading.get_ident(), Way(self._addresses, login=self._login))
             return work(way, range(first, min(keys, first + LOAD_BATCH)))
 
         try:
@@ -226,7 +250,7 @@ class Clients:
         self, rate: float, share: tuple[int, int], samples: Samples, work: Callable[[Way, int], None]
     ) -> None:
         number, threads = share
-        way, chance = Way(self._addresses, number), random.Random(number)
+        way, chance = Way(self._addresses, number, self._login), random.Random(number)
         keys, gap = len(self._acked) // threads, int(1e9 / rate)
         due = time.monotonic_ns() + gap * number // threads
         while self._live:
@@ -312,9 +336,14 @@ class Clients:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve standard input; the arguments are HOST:PORT of members."""
-    pairs = [each.rpartition(":") for each in arguments]
-    clients = Clients([(host, int(port)) for host, _, port in pairs])
+    """Serve standard input; the arguments are HOST:PORT of members, and what these ask for."""
+    parser = argparse.ArgumentParser(prog="copy_load")
+    parser.add_argument("--login", nargs=2, type=Path, metavar=("CA", "PASSWORD"), help="both are files")
+    parser.add_argument("members", nargs="+", metavar="HOST:PORT")
+    given = parser.parse_args(arguments)
+    pairs = [each.rpartition(":") for each in given.members]
+    login = None if given.login is None else Login.of(*given.login)
+    clients = Clients([(host, int(port)) for host, _, port in pairs], login)
     for line in sys.stdin:
         print(json.dumps(clients.answer(line.split())), flush=True)
     return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from e2e.bench import machine
 from e2e.bench.errors import BenchError
-from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, Rig, rig
+from e2e.bench.master_rig import NAMESPACE, WAIT_SECONDS, AnyRig, Rig, rig
 from e2e.cluster import cache
 from e2e.cluster.control_plane import ControlPlane
 from stele.adapters.kubernetes.api import CONFIG_MAPS, PODS, Api
@@ -53,6 +53,10 @@ class MemberRig(Rig):
         """Where clients of the members connect, in the order they were made."""
         return [(host, RESP_PORT) for host in self._hosts.values()]
 
+    async def login(self) -> Sequence[str | Path]:
+        """What `copy_load.py` is told of how to log in, once the cluster is whole."""
+        return ()
+
     async def start_members(self) -> None:
         """They come with their pods."""
 
@@ -69,14 +73,22 @@ class MemberRig(Rig):
         folder = self._directory / name
         folder.mkdir(exist_ok=True)
         given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        given |= {"STELE_POD_UID": pod["metadata"]["uid"], "STELE_DATA_DIR": str(folder)}
-        env = {**os.environ, **given, "STELE_BIND": self._hosts[name]}
+        env = {**os.environ, **given, **self._environment(pod)}
         with (self._directory / f"{name}-{container['name']}.log").open("ab") as log:
             made = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", COMMANDS[program], *words, env=env, stdout=log, stderr=log
             )
         self._processes.append(made)
         return made
+
+    def _environment(self, pod: dict[str, Any]) -> dict[str, str]:
+        """What its containers get beside their manifest."""
+        name = pod["metadata"]["name"]
+        return {
+            "STELE_POD_UID": pod["metadata"]["uid"],
+            "STELE_DATA_DIR": str(self._directory / name),
+            "STELE_BIND": self._hosts[name],
+        }
 
     async def until_whole(self, members: int) -> dict[str, Any]:
         """Until the status says that all is well and nothing moves."""
@@ -160,8 +172,8 @@ def is_spread(rows: Sequence[Partition], members: int, replicas: int) -> bool:
     return all(len(each) == members and max(each) - min(each) <= SPREAD_MAX for each in counts)
 
 
-def member_rig() -> AbstractAsyncContextManager[MemberRig]:
+def member_rig(kind: type[AnyRig]) -> AbstractAsyncContextManager[AnyRig]:
     """The cluster, on folders of the cache: their disk is the one that is measured."""
     place = cache.root() / "work"
     place.mkdir(parents=True, exist_ok=True)
-    return rig(MemberRig, place)
+    return rig(kind, place)

@@ -82,7 +82,7 @@ def run(report: Report, quick: bool) -> None:
 async def _measured(owned: int) -> dict[str, Any]:
     partitions = owned * MEMBERS
     say(f"a member of {MEMBERS} hands over {owned} of {partitions} partitions")
-    async with member_rig() as rig:
+    async with member_rig(MemberRig) as rig:
         await rig.start_operator()
         await rig.apply(spec_of(MEMBERS, partitions))
         await rig.until_whole(MEMBERS)

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import aiohttp
 
@@ -23,6 +23,7 @@ from e2e.bench.member_stage import free_ports
 from e2e.cluster import control_plane
 from stele.adapters.kubernetes.api import CLUSTERS, MEMBERS, PODS, REBALANCES, Api, NotFound
 from stele.adapters.kubernetes.login import log_in
+from stele.errors import Conflict
 
 NAMESPACE = "bench"
 NETWORK = "127.78"
@@ -62,7 +63,12 @@ AnyRig = TypeVar("AnyRig", bound="Rig")
 
 
 class Rig:
-    """One cluster named `bench`; all times are seconds of one monotonic clock."""
+    """One cluster named `bench`, without TLS and AUTH, like its peers.
+
+    All times are seconds of one monotonic clock.
+    """
+
+    security: ClassVar[dict[str, Any]] = WITHOUT_SECURITY
 
     def __init__(self, plane: control_plane.ControlPlane, api: Api, directory: Path) -> None:
         self._plane, self.api, self._directory = plane, api, directory
@@ -116,14 +122,17 @@ class Rig:
         return machine.cpu_seconds(pid), int(peak[1]) * 1024
 
     async def apply(self, spec: dict[str, Any]) -> None:
-        """Create the cluster, or change its spec; it has no TLS and AUTH, like its peers."""
-        spec = {**spec, "security": WITHOUT_SECURITY}
-        found = await self.api.find(CLUSTERS, NAMESPACE, "bench")
-        if found is None:
+        """Create the cluster, or change its spec, again when the operator wrote in between."""
+        spec = {**spec, "security": self.security}
+        if await self.api.find(CLUSTERS, NAMESPACE, "bench") is None:
             body = {"apiVersion": "stele.dev/v1alpha1", "kind": "TabletCluster"}
             await self.api.create(CLUSTERS, NAMESPACE, {**body, "metadata": {"name": "bench"}, "spec": spec})
-        else:
-            await self.api.replace(CLUSTERS, NAMESPACE, {**found, "spec": spec})
+            return
+        while True:
+            found = await self.api.get(CLUSTERS, NAMESPACE, "bench")
+            with contextlib.suppress(Conflict):
+                await self.api.replace(CLUSTERS, NAMESPACE, {**found, "spec": spec})
+                return
 
     async def status(self) -> dict[str, Any]:
         found = await self.api.get(CLUSTERS, NAMESPACE, "bench")

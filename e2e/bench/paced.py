@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.bench.copy_rig import member_rig
+from e2e.bench.copy_rig import MemberRig, member_rig
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Goal, Report
 from e2e.cluster.steps import say
@@ -172,7 +172,7 @@ def rate_goal(case: Case, written_per_second: float) -> Goal:
 async def measured(case: Case) -> dict[str, Any]:
     """One row."""
     say(f"a member joins under {case.written_per_second / 1e6:g} MB/s: at least {case.least_seconds:.0f} s")
-    async with member_rig() as rig:
+    async with member_rig(MemberRig) as rig:
         await rig.start_operator()
         await rig.apply(case.spec(1))
         await rig.until_status("one member that serves", _serves)

@@ -65,6 +65,12 @@ def test_every_size_of_a_join_is_held_to_the_peers() -> None:
     assert texts == [f"a join with 64 MiB: safe sooner than {each}" for each in ("Hazelcast", "Infinispan")]
 
 
+@pytest.mark.parametrize(("seconds", "met"), [(1.25, True), (1.26, False)])
+def test_a_join_with_tls_may_take_a_quarter_longer(seconds: float, met: bool) -> None:
+    goal = copy_bench.secured_goal([*joins(), row("stele, TLS", seconds)], 64 << 20)
+    assert (goal.text, goal.met) == ("a join with 64 MiB and TLS: safe in at most 1.25 of the time", met)
+
+
 def test_what_moved_is_counted_by_replicas_that_are_new_to_their_member() -> None:
     assert copy_join.moved([[0, 1], [1, 2], [2, 0]], [[1, 0], [3, 1], [2, 3]]) == 2
     assert row("stele", 2.0)["moved_bytes"] == 135 * (64 << 20) // 271

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from e2e.cluster.control_plane import ControlPlane
+from e2e.cluster.mounting import decoded, mount
 from stele.adapters.kubernetes.api import (
     CLUSTERS,
     MEMBERS,
@@ -54,20 +54,6 @@ pytestmark = pytest.mark.control_plane
 MOUNT_SECONDS = 0.5
 LOOK_SECONDS = 60.0
 """A kubelet looks at the Secrets of a pod so often, and when the pod changes."""
-
-
-def mount(folder: Path, data: dict[str, bytes], version: str) -> None:
-    """Replace all files of a Secret at once, as a kubelet does: by a link to a folder of this version."""
-    if not data or (folder / version).exists():
-        return
-    (folder / version).mkdir(parents=True)
-    for name, value in data.items():
-        (folder / version / name).write_bytes(value)
-    (folder / "..next").symlink_to(version)
-    os.replace(folder / "..next", folder / "..data")
-    for name in data:
-        with contextlib.suppress(FileExistsError):
-            (folder / name).symlink_to(f"..data/{name}")
 
 
 class MountingKubelet(RealKubelet):
@@ -150,12 +136,7 @@ class MountingKubelet(RealKubelet):
     async def _mount_secret(self, name: str, folder: Path) -> None:
         stored = await self._api.find(SECRETS, self._namespace, name)
         if stored is not None:
-            version = f"..{stored['metadata']['uid']}-{stored['metadata']['resourceVersion']}"
-            mount(folder, decoded(stored), version)
-
-
-def decoded(stored: dict[str, Any]) -> dict[str, bytes]:
-    return {name: base64.b64decode(value) for name, value in (stored.get("data") or {}).items()}
+            mount(folder, stored)
 
 
 async def secret(stage: Stage, name: str) -> dict[str, bytes]:
