@@ -25,7 +25,7 @@ import (
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
-	"kubetools/kindnetd"
+	"kubernetes/kindnetd"
 )
 
 // Each does what `main` of the program does upstream; the functions without a result end the process on a failure.
