@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from stele.adapters.kubernetes.api import NODES, Api, Kind
-from tests.member.harness.forked import Forked
+from tests.member.harness.forked import Forked, fork_server
 from tests.operator.pods import PodWatch
 from tests.worker import networks
 
+MODULES = {"stele-member": "stele.member.__main__", "stele-transfer": "stele.transfer.__main__"}
 COMMANDS = {
-    "stele-member": "from stele.member.__main__ import main; raise SystemExit(main())",
-    "stele-transfer": "from stele.transfer.__main__ import main; raise SystemExit(main())",
+    program: f"from {module} import main; raise SystemExit(main())" for program, module in MODULES.items()
 }
 
 BINDINGS = Kind("v1", "bindings", "Binding")
@@ -86,6 +86,8 @@ class RealKubelet(PodWatch):
 
     async def _run_command(self, command: list[str], env: dict[str, str], log: Path) -> Process:
         program, *words = command
+        if self.commands[program] == COMMANDS[program]:
+            return fork_server().fork(MODULES[program], env, log, *words)
         with log.open("ab") as out:
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-c", self.commands[program], *words, env=env, stdout=out, stderr=out

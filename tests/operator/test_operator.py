@@ -19,9 +19,10 @@ from stele.errors import Conflict
 from stele.wire.configmap import Shard, decode_shard
 from tests.fakes.objects import body
 from tests.fakes.spec import OPEN
+from tests.member.harness.forked import fork_server
 from tests.operator.kubelet import Kubelet
 from tests.operator.pods import PodWatch
-from tests.operator.real_kubelet import RealKubelet
+from tests.operator.real_kubelet import Process, RealKubelet
 
 pytestmark = pytest.mark.control_plane
 
@@ -44,19 +45,23 @@ class Operator:
             "POD_NAMESPACE": namespace,
             "POD_UID": f"pod-of-{namespace}",
         }
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self.log = directory / "operator.log"
 
     async def start(self, before: str = "pass") -> None:
-        """`before` is a statement of Python that the process runs first."""
+        """`before` is a statement of Python that the process runs first, when it has imported nothing."""
+        arguments = "--kubeconfig", str(self.kubeconfig)
+        if before == "pass":
+            server = fork_server(kind="operator")
+            self._process = server.fork("stele.master.__main__", self.env, self.log, *arguments)
+            return
         text = f"{before}; from stele.master.__main__ import main; raise SystemExit(main())"
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-c",
                 text,
-                "--kubeconfig",
-                str(self.kubeconfig),
+                *arguments,
                 env=self.env,
                 stdout=log,
                 stderr=log,
@@ -111,14 +116,18 @@ class Stage:
                 await self.api.replace(CLUSTERS, self.namespace, found)
                 return
 
-    async def stele(self, *arguments: str) -> str:
-        """What `kubectl stele` prints with these arguments."""
+    async def stele(self, *arguments: str, lines: list[str] | None = None) -> str:
+        """What `kubectl stele` prints with these arguments; `lines` get it while it runs."""
+        lines = [] if lines is None else lines
         command = [sys.executable, "-m", "stele.cli", *arguments, "-n", self.namespace]
         command += ["--kubeconfig", str(self.operator.kubeconfig)]
         process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
-        out, err = await process.communicate()
+        assert process.stdout is not None
+        async for line in process.stdout:
+            lines.append(line.decode())
+        _, err = await process.communicate()
         assert process.returncode == 0, err.decode()
-        return out.decode().strip()
+        return "".join(lines).strip()
 
     async def until(self, what: str, check: Callable[[], Awaitable[bool]]) -> None:
         end = asyncio.get_running_loop().time() + DEADLINE_SECONDS

@@ -4,6 +4,7 @@ nobody is told that an update is done before it began.
 
 import asyncio
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -104,15 +105,19 @@ async def test_a_new_member_with_a_wrong_image_starts_once_it_is_corrected(stage
     assert {name: now[name] for name in before} == before, "the others were never outdated for long"
 
 
+async def has_told(lines: list[str]) -> bool:
+    return bool(lines)
+
+
 async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen(stage: Stage) -> None:
     await stage.until_converged(3)
     before = await pods(stage)
     stage.operator.send(signal.SIGSTOP)
     told = await stage.stele("rollout", "restart", "demo")
     assert told == "demo: members are restarted one after the other"
-    waits = asyncio.create_task(stage.stele("rollout", "status", "demo"))
-    done, _ = await asyncio.wait([waits], timeout=3)
-    assert not done
+    lines: list[str] = []
+    waits = asyncio.create_task(stage.stele("rollout", "status", "demo", lines=lines))
+    await stage.until("its first look", partial(has_told, lines))
     stage.operator.send(signal.SIGCONT)
     told = await asyncio.wait_for(waits, 120)
     now = await pods(stage)
@@ -123,9 +128,11 @@ async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen
 
 async def test_rollout_status_waits_for_the_operator_of_an_upgrade(stage: Stage) -> None:
     await stage.until_converged(3)
-    waits = asyncio.create_task(stage.stele("rollout", "status", "demo", "--image", "upgraded"))
-    done, _ = await asyncio.wait([waits], timeout=3)
-    assert not done, "the operator of before says that all is done"
+    lines: list[str] = []
+    status = stage.stele("rollout", "status", "demo", "--image", "upgraded", lines=lines)
+    waits = asyncio.create_task(status)
+    await stage.until("its first look", partial(has_told, lines))
+    assert not waits.done(), "the operator of before says that all is done"
     assert await stage.operator.end() == 0
     stage.operator.env["STELE_MEMBER_IMAGE"] = "upgraded"
     await stage.operator.start()

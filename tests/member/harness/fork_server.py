@@ -1,11 +1,14 @@
-"""Member processes that start in milliseconds: a process that has imported everything forks them.
+"""Processes that start in milliseconds: a process that has imported everything forks them.
 
-As a program: reads lines of JSON {env, log, what} and forks; writes {pid} for each, and {pid, code} when one
-ended. In a forked member SIGUSR1 arms the crash point in the file FOLDER.point, so that it can be reached
-late, and SIGUSR2 is a defect in a callback; POWER=1 makes the death take from the volume what was not
-synced; LIMITS, as JSON, are names of `stele.member.limits` with other values.
+As a program, with `members` or `operator` as its argument, which says what it imports: reads lines of JSON
+{env, log, what, arguments} and forks; writes {pid} for each, and {pid, code} when one ended. `what` is
+`member`, `transfer`, or the module whose `main` is run as it is. In a forked `member` SIGUSR1 arms the crash
+point in the file FOLDER.point, so that it can be reached late, and SIGUSR2 is a defect in a callback; POWER=1
+makes the death take from the volume what was not synced; LIMITS, as JSON, are names of `stele.member.limits`
+with other values.
 """
 
+import importlib
 import json
 import logging
 import os
@@ -17,6 +20,11 @@ from pathlib import Path
 from typing import Any
 
 PIPE_BYTES = 65_536
+IMPORTED = {
+    "members": ("stele.member.process", "stele.transfer.__main__"),
+    # Not with the members: all metrics of a process are in one registry.
+    "operator": ("stele.master.__main__",),
+}
 
 
 def run_member() -> int:
@@ -57,6 +65,16 @@ def run_transfer() -> int:
     return program.main([])
 
 
+def run_module(name: str, arguments: list[str]) -> int:
+    try:
+        return int(importlib.import_module(name).main(arguments))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+
+
+RUNS = {"member": run_member, "transfer": run_transfer}
+
+
 def _child(order: dict[str, Any]) -> None:
     """Never returns."""
     code = 70
@@ -69,7 +87,8 @@ def _child(order: dict[str, Any]) -> None:
         os.environ.update(order["env"])
         # As a new Python would.
         sys.path[:0] = filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep))
-        code = run_member() if order["what"] == "member" else run_transfer()
+        run = RUNS.get(order["what"])
+        code = run_module(order["what"], order["arguments"]) if run is None else run()
     except BaseException:
         logging.exception("the child failed")
     finally:
@@ -102,9 +121,8 @@ def _lines(ended: Callable[[], None]) -> Iterator[bytes]:
 
 
 def main() -> None:
-    import stele.member.process
-    import stele.transfer.__main__  # noqa: F401
-
+    for name in IMPORTED[sys.argv[1]]:
+        importlib.import_module(name)
     out = os.dup(1)
     children: set[int] = set()
 

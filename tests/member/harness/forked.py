@@ -46,14 +46,14 @@ class Forked:
 class ForkServer:
     """Forks one process at a time. A thread reads what became of them: loops come and go with tests.
 
-    `source` is the root of the modules of another build.
+    `source` is the root of the modules of another build; `kind` is what `fork_server.py` takes.
     """
 
-    def __init__(self, source: Path | None = None) -> None:
+    def __init__(self, source: Path | None = None, kind: str = "members") -> None:
         path = [str(PROGRAM.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         path.insert(1, "" if source is None else str(source))
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM)],
+            [sys.executable, str(PROGRAM), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,9 +75,10 @@ class ForkServer:
             else:
                 self._born.put(child)
 
-    def fork(self, what: str, env: dict[str, str], log: Path) -> Forked:
+    def fork(self, what: str, env: dict[str, str], log: Path, *arguments: str) -> Forked:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"what": what, "env": env, "log": str(log)}) + "\n")
+        order = {"what": what, "env": env, "log": str(log), "arguments": arguments}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._born.get(timeout=FORK_SECONDS_MAX)
 
@@ -89,8 +90,8 @@ class ForkServer:
 
 
 @cache
-def fork_server(source: Path | None = None) -> ForkServer:
-    """The only one of this process of tests for a build, this one by default."""
-    made = ForkServer(source)
+def fork_server(source: Path | None = None, kind: str = "members") -> ForkServer:
+    """The only one of this process of tests for a build, this one by default, and a kind."""
+    made = ForkServer(source, kind)
     atexit.register(made.close)
     return made
