@@ -5,10 +5,15 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from e2e.cluster.control_plane import ControlPlane, running
 
 NAMESPACES = itertools.count(1)
+
+# No example has a time of its own: it would fail on a busy machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_collection_finish() -> None:

@@ -205,7 +205,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.sampled_from(paths(GOOD)), ANYTHING)
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_in_any_place_is_planned_or_refused(
     run: Run, path: tuple[str | int, ...], value: object
 ) -> None:
@@ -215,13 +215,13 @@ def test_any_value_in_any_place_is_planned_or_refused(
 
 
 @given(st.binary(max_size=60) | ANYTHING.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_refused(run: Run, text: bytes) -> None:
     check_refused(run("plan", "--offline", "-", stdin=text))
 
 
 @given(st.integers(0, 10**6), st.integers(0, 255))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_byte_is_planned_or_refused(run: Run, place: int, byte: int) -> None:
     text = bytearray(json.dumps(GOOD).encode())
     text[place % len(text)] = byte

@@ -180,7 +180,7 @@ def files(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(files())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_replaying_the_migrations_gives_the_target(run: Run, given: dict[str, Any]) -> None:
     answer = planned(run, given, "-o", "json").json
     alive = {member["name"] for member in given["members"]}

@@ -115,7 +115,7 @@ def rows_of(members: int, replicas: int) -> list[tuple[int, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_bound_is_one_for_all_even_tables(data: st.DataObject) -> None:
     """A bound is never above what can be reached, and is reached where rows do not limit who goes where."""
     members, replicas = data.draw(st.sampled_from([(2, 1), (3, 1), (3, 2), (4, 2)]))

@@ -69,7 +69,7 @@ def check_copies(table: PartitionTable, planned: Plan, members: Sequence[DataMem
 
 
 @given(SHAPES, st.integers(4, 7), st.integers(0, 7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_group_is_balanced_and_no_copy_is_over_the_bound(shape: Shape, size: int, choice: int) -> None:
     replicas, everyone = shape[0][1], [DataMember(index) for index in range(size + 1)]
     table = grown(shape, everyone[:size])
@@ -89,7 +89,7 @@ def test_every_group_is_balanced_and_no_copy_is_over_the_bound(shape: Shape, siz
 
 
 @given(SHAPES, st.integers(2, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_partitions_outside_of_groups_are_planned_as_without_groups(shape: Shape, size: int) -> None:
     main, replicas = shape[0]
     everyone = [DataMember(index) for index in range(size + 1)]
@@ -125,7 +125,7 @@ def test_a_plan_for_fewer_copies_lowers_only_the_groups_that_have_more() -> None
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 9), min_size=2, max_size=6), st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_replicated_keyspace_grows_and_shrinks_with_the_members(
     partitions: int, sizes: Sequence[int], main: int
 ) -> None:

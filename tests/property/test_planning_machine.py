@@ -232,7 +232,7 @@ def check_shares(held: Counter[int | None], number: int, cap: int, weights: dict
         assert down <= held[index] <= up, f"uneven: {held}"
 
 
-Planning.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Planning.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPlanning = Planning.TestCase
 
 
@@ -289,7 +289,6 @@ def generated(examples: int, steps: int) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         report_multiple_bugs=False,

@@ -62,7 +62,7 @@ def live(row: Replicas, members: Sequence[DataMember]) -> Replicas:
 
 
 @given(situations())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_situation_is_planned_safely_and_converges(
     situation: tuple[PartitionTable, list[DataMember], int],
 ) -> None:
@@ -89,7 +89,7 @@ def plan_targets(partitions: int, members: list[DataMember], replicas: int) -> S
 
 
 @given(st.integers(2, 30), st.integers(100, 3_000), st.integers(2, 4), st.integers(0, 1_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_join_leave_and_crash_from_a_balanced_table_cost_the_lower_bound(
     members: int, partitions: int, replicas: int, choice: int
 ) -> None:

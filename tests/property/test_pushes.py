@@ -127,7 +127,7 @@ class Pushes(RuleBasedStateMachine):
             self.all_is_well()
 
 
-Pushes.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Pushes.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestPushes = Pushes.TestCase
 
 

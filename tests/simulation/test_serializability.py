@@ -183,7 +183,7 @@ def _run(operations: Sequence[Append | Read], lists: dict[bytes, Tokens]) -> lis
     return done
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(), st.integers(1, 60), st.floats(0, 0.5), st.floats(0, 0.4))
 def test_a_serial_history_is_right(seed: int, count: int, unknown: float, aborted: float) -> None:
     chance = random.Random(seed)
@@ -192,7 +192,7 @@ def test_a_serial_history_is_right(seed: int, count: int, unknown: float, aborte
     assert found(made) == ""
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(), st.sampled_from(sorted(PLANTED)))
 def test_an_anomaly_is_found_in_a_long_history(seed: int, name: str) -> None:
     """The planted transactions have keys of their own, and go on at the same time as the others."""
@@ -275,7 +275,7 @@ def _is_right(order: Sequence[Transaction]) -> bool:
     return True
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(st.integers(), st.integers(1, 4), st.integers(0, 3))
 def test_it_says_what_trying_all_orders_says(seed: int, count: int, wrong: int) -> None:
     chance = random.Random(seed)

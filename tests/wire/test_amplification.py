@@ -95,7 +95,7 @@ def test_as_many_items_as_may_be(place: str, unit: object) -> None:
     assert memory_of(body) <= FACTOR * len(body) + SPARE_BYTES
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(list(BEFORE.values())),
     st.sampled_from(UNITS),

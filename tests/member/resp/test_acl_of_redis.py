@@ -129,7 +129,7 @@ _rules = st.one_of(
 _words = st.text("abx", min_size=1, max_size=4)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(_rules, max_size=8), st.lists(_words, min_size=2, max_size=2))
 def test_any_rules_mean_what_they_mean_in_redis(reference, rules, keys):
     requests = [["GET", keys[0]], ["SET", keys[0], "1"], ["SET", keys[0], "1", "GET"], ["DEL", *keys]]

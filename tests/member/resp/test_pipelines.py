@@ -143,7 +143,7 @@ async def _is_answered(reader: asyncio.StreamReader, expected: Reply, request: R
     assert found == whole, (told, found[:80], whole[:80])
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 @hypothesis.given(st.lists(pipelines, min_size=1, max_size=3))
 def test_any_pipeline_is_answered_as_if_run_one_by_one(pipelines: list[list[Request]]) -> None:
     asyncio.run(_play(pipelines))

@@ -78,7 +78,7 @@ def asked(client: redis.Redis, args: list[bytes]) -> object:
         client.connection_pool.release(connection)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(_commands, min_size=1, max_size=6))
 def test_replies_are_those_of_redis(reference, commands):
     entry = Entry()
@@ -89,7 +89,7 @@ def test_replies_are_those_of_redis(reference, commands):
             assert entry.run(args) == asked(client, args), (commands, args)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_texts, _texts)
 def test_sums_have_the_digits_of_redis(reference, left, right):
     with redis.Redis(port=reference, retry_on_error=[redis.ConnectionError]) as client:
