@@ -26,7 +26,9 @@ AGAIN_MAX = 16
 FAILED = "STELE_FAILED_TESTS"
 """Names the file to which a run writes the tests that failed, a line each, instead of running them again."""
 
-CLUSTER = ("-m", "cluster and not long")
+CLUSTER = ("-o", "testpaths=tests/e2e", "-m", "cluster and not long")
+"""The one folder that has such tests: to collect all others takes half a minute."""
+
 OTHERS = ("-n", "3", "--dist", "worksteal", "-m", "not cluster and not long")
 NICENESS = 10
 """Of the others: a pod that starts must not wait for them."""

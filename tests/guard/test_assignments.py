@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "operator" / "stele"
-MODULES = {
-    str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))
-}
 
 RECORDS = [
     # Name of the variable, its class, the room whose modules may write it, and what they write.
@@ -38,6 +35,14 @@ RECORDS = [
     ("counters", "member/replication/delayed_replies.py:Counters", "member/", "numbers that only rise"),
     ("driver", "copyjob/drivers.py:Driver", "copyjob/", "how it is used"),
 ]
+
+
+@cache
+def _modules() -> dict[str, ast.Module]:
+    """All modules of the product, by path."""
+    return {
+        str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def _stores(tree: ast.AST) -> Iterator[ast.Attribute]:
@@ -64,7 +69,10 @@ def _fields(tree: ast.AST, name: str = "") -> set[str]:
     return fields
 
 
-PRODUCT = {field for tree in MODULES.values() for field in _fields(tree)}
+@cache
+def _product() -> set[str]:
+    """Attributes of all classes of the product."""
+    return {field for tree in _modules().values() for field in _fields(tree)}
 
 
 def _record_fields(path: str, variable: str) -> set[str]:
@@ -75,14 +83,14 @@ def _record_fields(path: str, variable: str) -> set[str]:
 
 def _find(kind: str) -> tuple[ast.AST, str]:
     path, _, name = kind.partition(":")
-    return MODULES[path], name
+    return _modules()[path], name
 
 
 def _foreign(path: str) -> Iterator[ast.Attribute]:
     """Assignments of a module to attributes of objects that are not its own."""
-    fields = _fields(MODULES[path])
-    for target in _stores(MODULES[path]):
-        if not _is_own(target) and target.attr not in fields and target.attr in PRODUCT:
+    fields = _fields(_modules()[path])
+    for target in _stores(_modules()[path]):
+        if not _is_own(target) and target.attr not in fields and target.attr in _product():
             yield target
 
 
@@ -94,7 +102,7 @@ def _variable(target: ast.Attribute) -> str:
 def test_no_attribute_of_another_module_s_object_is_assigned() -> None:
     assert [
         f"{path}:{target.lineno}: {ast.unparse(target)}: hand it to the constructor, or call a method"
-        for path in MODULES
+        for path in _modules()
         for target in _foreign(path)
         if target.attr not in _record_fields(path, _variable(target))
     ] == []
@@ -106,7 +114,7 @@ def test_each_record_is_written_by_others(variable: str, kind: str, room: str) -
     fields = _fields(*_find(kind))
     assert any(
         _variable(target) == variable and target.attr in fields
-        for path in MODULES
+        for path in _modules()
         if path.startswith(room)
         for target in _foreign(path)
     )

@@ -53,6 +53,8 @@ def _run(folder: Path, text: str, *options: str) -> "subprocess.CompletedProcess
         *options,
         "-p",
         "no:cacheprovider",
+        "-n",
+        "0",
         "--rootdir",
         str(folder),
         str(file),
@@ -111,3 +113,11 @@ def test_a_run_that_cannot_begin_fails_all(tmp_path: Path) -> None:
     ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all", "--no-such-option")
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run once more" not in ran.stdout
+
+
+def test_tests_of_the_cluster_are_where_its_run_looks_for_them() -> None:
+    mark = "mark." + "cluster"
+    marked = {path for path in (ROOT / "tests").rglob("test_*.py") if mark in path.read_text()}
+    marked -= {Path(__file__)}
+    assert marked
+    assert all(path.is_relative_to(ROOT / "tests/e2e") for path in marked), marked

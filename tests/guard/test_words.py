@@ -44,6 +44,9 @@ def _old(name: str) -> set[str]:
 def _found(path: str, text: str) -> Iterator[str]:
     """Old words in a file's path and in the identifiers of its text."""
     yield from (f"{path}: {word}: say {OLD_WORDS[word]}" for word in sorted(_old(path)))
+    lower = text.lower()
+    if not any(word in lower for word in OLD_WORDS):
+        return
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.NAME:
             for word in sorted(_old(token.string)):
