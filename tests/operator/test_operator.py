@@ -30,7 +30,12 @@ DEADLINE_SECONDS = 60.0
 
 
 class Operator:
-    """The process on a control plane, started and killed at will; `env` is its environment."""
+    """The process on a control plane, started and killed at will; `env` is its environment.
+
+    `source` is the root of the modules of another build.
+    """
+
+    source: Path | None = None
 
     def __init__(self, plane: ControlPlane, namespace: str, directory: Path, port: int) -> None:
         self.plane, self.kubeconfig = plane, plane.kubeconfig
@@ -52,7 +57,7 @@ class Operator:
         """`before` is a statement of Python that the process runs first, when it has imported nothing."""
         arguments = "--kubeconfig", str(self.kubeconfig)
         if before == "pass":
-            server = fork_server(kind="operator")
+            server = fork_server(self.source, "operator")
             self._process = server.fork("stele.master.__main__", self.env, self.log, *arguments)
             return
         text = f"{before}; from stele.master.__main__ import main; raise SystemExit(main())"

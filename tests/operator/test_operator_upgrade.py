@@ -79,14 +79,15 @@ def control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
 def released(control_plane: ControlPlane, tmp_path: Path, unused_tcp_port: int) -> Operator:
     """The operator of the last release; it is not started."""
     operator = Operator(control_plane, NAMESPACE, tmp_path, unused_tcp_port)
-    operator.env |= {"PYTHONPATH": str(last_release()), "STELE_MEMBER_IMAGE": RELEASED}
+    operator.source = last_release()
+    operator.env["STELE_MEMBER_IMAGE"] = RELEASED
     return operator
 
 
 async def replace_operator(operator: Operator) -> None:
     """End the one of the last release, and start that of this build in its place."""
     assert await operator.end() == 0
-    del operator.env["PYTHONPATH"]
+    operator.source = None
     operator.env |= {"STELE_MEMBER_IMAGE": "member:next", "STELE_SPARK_IMAGE": COPIER, "POD_UID": "next"}
     await operator.start()
 
