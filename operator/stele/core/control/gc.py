@@ -1,6 +1,7 @@
 """Cleans up at members: ended migrations, sessions, and tablets of rows that no longer name them.
 
 Only a report made with the present table is acted on: an older one may be about what was just committed.
+That a migration was rolled back is known without it, and told at once: its owner may be frozen.
 """
 
 from stele.core.control.commands import Abort, CloseSession, Command, DeleteTablet
@@ -19,16 +20,20 @@ TABLETS_SECONDS = 0.25
 def collect_garbage(
     state: State, desired: DesiredSpec, member: MemberIndex, liveness: MemberLiveness, now: float
 ) -> list[Command]:
-    """Return commands for one member; none while its report is older than the table."""
-    if liveness.report is None or not state.up_to_date(liveness):
+    """Return commands for one member; while its report is older than the table, only aborts of migrations
+    that were rolled back."""
+    if liveness.report is None:
         return []
-    commands = [*_aborts(state, member, liveness), *_sessions(state, liveness)]
+    aborts = _aborts(state, member, liveness)
+    if not state.up_to_date(liveness):
+        return [each for each in aborts if state.operations.is_rolled_back(each.id)]
+    commands = [*aborts, *_sessions(state, liveness)]
     if liveness.begin_gc(now, TABLETS_SECONDS):
         commands += _tablets(state, desired, member, liveness)
     return commands
 
 
-def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Command]:
+def _aborts(state: State, member: MemberIndex, liveness: MemberLiveness) -> list[Abort]:
     report = liveness.report
     assert report is not None
     if not report.learners and not report.copies:

@@ -14,6 +14,9 @@ from stele.core.control.operations.promotion import Promotion
 from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition
 
+ROLLED_BACK_MAX = 1000
+"""Migrations that are known to be rolled back; of older ones members are told when they know the table."""
+
 RowOperation = MigrationOperation | Promotion | PartitionReset
 """An operation that changes the row of one partition."""
 
@@ -30,6 +33,7 @@ class Operations:
         self._by_id: dict[str, RowOperation | CopySession] = {}
         self._by_row: dict[PartitionId, RowOperation] = {}
         self._sessions: dict[str, CopySession] = {}
+        self._rolled_back: dict[str, None] = {}
         self._kinds: dict[type, dict[PartitionId, Any]] = {
             Promotion: {},
             PartitionReset: {},
@@ -77,6 +81,15 @@ class Operations:
             del self._sessions[operation.id]
         else:
             del self._by_row[operation.partition], self._kinds[type(operation)][operation.partition]
+
+    def note_rolled_back(self, migration: MigrationOperation) -> None:
+        """Remember that no destination was asked to accept it, nor will be."""
+        self._rolled_back[migration.id] = None
+        if len(self._rolled_back) > ROLLED_BACK_MAX:
+            del self._rolled_back[next(iter(self._rolled_back))]
+
+    def is_rolled_back(self, id: str) -> bool:
+        return id in self._rolled_back
 
     def check(self, rows: Sequence[Partition]) -> None:
         """Raise BrokenInvariant for contradictions, also with the table; costs a step per operation."""

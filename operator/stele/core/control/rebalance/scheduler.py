@@ -215,6 +215,8 @@ def note_failed(state: State, operation: MigrationOperation, now: float) -> None
     """
     plans = state.rebalance
     state.operations.end(operation)
+    if operation.step is Step.ABORTED:
+        state.operations.note_rolled_back(operation)
     plans.migrations_ended[operation.migration.type, False] += 1
     plans.queues.drop(operation.partition)
     reason = operation.reason
