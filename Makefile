@@ -75,9 +75,9 @@ test-long: setup ## Tests that take minutes each: planted bugs in the simulation
 
 test: setup lint docs ## Every test but the long ones: unit, property, contract, real control plane, kind cluster
 	$(PY) -m e2e.cluster doctor
+	$(PY) -m e2e.cluster up
 	$(PY) -m e2e.cluster programs
 	$(PY) -m e2e.supply readers
-	$(PY) -m e2e.cluster up
 	$(TESTS) --all $(PYTEST_ARGS)
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
