@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
+from e2e.bench import secured_rig
 from e2e.cluster.control_plane import ControlPlane
 from e2e.cluster.mounting import decoded, mount
 from stele.adapters.kubernetes.api import (
@@ -144,9 +145,7 @@ async def secret(stage: Stage, name: str) -> dict[str, bytes]:
 
 
 async def is_closed(stage: Stage) -> bool:
-    status = (await stage.cluster()).get("status") or {}
-    found = {each["type"]: each["status"] for each in status.get("conditions", [])}
-    return found.get("Secured") == found.get("CertificatesHealthy") == "True"
+    return secured_rig.is_closed((await stage.cluster()).get("status") or {})
 
 
 async def is_ready(stage: Stage, user: str) -> bool:

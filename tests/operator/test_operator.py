@@ -53,10 +53,10 @@ class Operator:
         self._process: Process | None = None
         self.log = directory / "operator.log"
 
-    async def start(self, before: str = "pass") -> None:
+    async def start(self, before: str = "") -> None:
         """`before` is a statement of Python that the process runs first, when it has imported nothing."""
         arguments = "--kubeconfig", str(self.kubeconfig)
-        if before == "pass":
+        if not before:
             server = fork_server(self.source, "operator")
             self._process = server.fork("stele.master.__main__", self.env, self.log, *arguments)
             return

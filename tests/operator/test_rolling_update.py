@@ -118,6 +118,8 @@ async def test_rollout_status_waits_for_a_restart_that_the_operator_has_not_seen
     lines: list[str] = []
     waits = asyncio.create_task(stage.stele("rollout", "status", "demo", lines=lines))
     await stage.until("its first look", partial(has_told, lines))
+    done, _ = await asyncio.wait([waits], timeout=3)
+    assert not done
     stage.operator.send(signal.SIGCONT)
     told = await asyncio.wait_for(waits, 120)
     now = await pods(stage)
@@ -132,7 +134,8 @@ async def test_rollout_status_waits_for_the_operator_of_an_upgrade(stage: Stage)
     status = stage.stele("rollout", "status", "demo", "--image", "upgraded", lines=lines)
     waits = asyncio.create_task(status)
     await stage.until("its first look", partial(has_told, lines))
-    assert not waits.done(), "the operator of before says that all is done"
+    done, _ = await asyncio.wait([waits], timeout=3)
+    assert not done, "the operator of before says that all is done"
     assert await stage.operator.end() == 0
     stage.operator.env["STELE_MEMBER_IMAGE"] = "upgraded"
     await stage.operator.start()
