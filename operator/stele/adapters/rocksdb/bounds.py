@@ -1,36 +1,108 @@
-"""Reads the first and last keys of SST files in a separate process (`python -m` this module).
+"""Reads the first and last keys of SST files in a process of its own (`python -m` this module).
 
 RocksDB's Python binding reads a file only as part of a database, and holds the GIL while it ingests it, which
 would block clients. The process ingests hard links to the files into a temporary database.
+
+Requests and answers are lines of JSON. The process ends when its input ends, or when nobody asks for a while.
 """
 
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock, Timer
 
 import msgspec
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
+from stele.errors import Unavailable
+
 SECONDS_MAX = 60.0
-"""Timeout; the process starts in a quarter of a second and takes some milliseconds per file."""
+"""Timeout of one request; it takes some milliseconds per file."""
+
+IDLE_SECONDS = 60.0
+"""How long the process waits for the next request. Its start takes as much of the processor as reading the
+keys of a hundred files, and many copies end within a minute or none."""
 
 TEXT_MAX = 500
-"""Characters of its error output that an error repeats."""
+"""Characters of an error of RocksDB that are repeated."""
 
 Bounds = tuple[bytes, bytes]
-_decode = msgspec.msgpack.Decoder(list[Bounds]).decode
 
 
-def file_bounds(paths: Sequence[str]) -> list[Bounds]:
-    """Implement `ports.Engine.file_bounds`. Raises OSError, or SubprocessError with RocksDB's text."""
-    command = [sys.executable, "-m", __name__]
-    request = msgspec.msgpack.encode(paths)
-    done = subprocess.run(command, input=request, capture_output=True, timeout=SECONDS_MAX, check=False)
-    if done.returncode:
-        raise subprocess.SubprocessError(done.stderr.decode(errors="replace").strip()[-TEXT_MAX:])
-    return _decode(done.stdout)
+class Answer(msgspec.Struct, frozen=True):
+    """Bounds in the order of the request's paths, or RocksDB's text."""
+
+    bounds: list[Bounds] = []
+    error: str = ""
+
+
+_encode = msgspec.json.encode
+_requested = msgspec.json.Decoder(list[str]).decode
+_answered = msgspec.json.Decoder(Answer).decode
+
+
+class BoundsReader:
+    """The process that reads bounds, started when it is needed. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._asking = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def read(self, paths: Sequence[str]) -> list[Bounds]:
+        """Implement `ports.Engine.file_bounds`. Raises OSError, or SubprocessError with RocksDB's text."""
+        with self._asking:
+            # One that has just ended for want of work answers nothing, and is started again.
+            answer = self._ask(paths) or self._ask(paths)
+        if answer is None or answer.error:
+            raise subprocess.SubprocessError(
+                answer.error if answer else "their reader ended without an answer"
+            )
+        return answer.bounds
+
+    def _ask(self, paths: Sequence[str]) -> Answer | None:
+        """Return the answer, None when the process has ended or is too slow."""
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        timeout = Timer(SECONDS_MAX, process.kill)
+        timeout.start()
+        try:
+            process.stdin.write(_encode(paths) + b"\n")
+            process.stdin.flush()
+            if line := process.stdout.readline():
+                return _answered(line)
+        except BrokenPipeError:
+            pass
+        finally:
+            timeout.cancel()
+        self._end()
+        return None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise Unavailable.closed()
+        if self._process is None:
+            command = [sys.executable, "-m", __name__]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def close(self) -> None:
+        """End the process; who waits for its answer gets an error, Unavailable (CLOSED) from now on."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.kill()
+        with self._asking:
+            self._end()
 
 
 def read_bounds(paths: Sequence[Path]) -> list[Bounds]:
@@ -54,9 +126,20 @@ def _read(paths: Sequence[Path], folder: Path) -> list[Bounds]:
     return list(bounds.values())
 
 
-if __name__ == "__main__":
+def _answer(request: bytes) -> Answer:
     try:
-        given = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[str])
-        sys.stdout.buffer.write(msgspec.msgpack.encode(read_bounds([Path(each) for each in given])))
+        return Answer(read_bounds([Path(each) for each in _requested(request)]))
     except Exception as error:  # noqa: BLE001  rocksdict raises bare Exception
-        sys.exit(f"{error}")
+        return Answer(error=str(error)[-TEXT_MAX:])
+
+
+def serve(idle_seconds: float) -> None:
+    """Answer requests until the input ends, or none comes for so long."""
+    # One request at a time is under way, so none is in the buffer while this waits.
+    while select.select([sys.stdin], [], [], idle_seconds)[0] and (line := sys.stdin.buffer.readline()):
+        sys.stdout.buffer.write(_encode(_answer(line)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    serve(IDLE_SECONDS)

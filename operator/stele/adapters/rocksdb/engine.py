@@ -21,7 +21,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from stele.adapters.rocksdb.bounds import file_bounds
+from stele.adapters.rocksdb.bounds import BoundsReader
 from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.ports.engine import SCAN_BYTES_MAX
@@ -70,6 +70,7 @@ class RocksEngine:
         volatile.disable_wal = True
         self._volatile = volatile
         self._log_failed: Unavailable | None = None
+        self._bounds = BoundsReader()
 
     def _clear_default(self) -> None:
         """Empty RocksDB's family `default`, which Stele does not use.
@@ -235,7 +236,7 @@ class RocksEngine:
 
     def file_bounds(self, paths: Sequence[str]) -> list[tuple[bytes, bytes]]:
         try:
-            return file_bounds(paths)
+            return self._bounds.read(paths)
         except (OSError, SubprocessError) as error:
             if any(sign in str(error) for sign in DAMAGE):
                 raise Corrupt(f"SST files: {error}") from error
@@ -259,6 +260,7 @@ class RocksEngine:
         self._log = self._data = self._db = _Closed()
         # Handles of families keep the directory locked while they exist.
         self._log_handle = self._data_handle = None
+        self._bounds.close()
         if isinstance(database, _Closed):
             return
         try:
