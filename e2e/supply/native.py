@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from e2e.cluster.steps import run, say, step
 
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "native"
+NAME = "stele-native"
 TOOLS = {
     "rustc-web": "rustc",
     "cargo-web": "cargo",
@@ -23,8 +25,23 @@ BUILD_SECONDS_MAX = 900.0
 def environment() -> dict[str, str]:
     """The environment of a build: this interpreter's programs go first, and what was compiled before is kept
     in the cache, also for other checkouts."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "CARGO_TARGET_DIR": str(cache.root() / "native")}
+    path, target = f"{Path(sys.executable).parent}:{os.environ['PATH']}", cache.root() / "native"
+    _forget_other_sources(target)
+    return {**os.environ, "PATH": path, "CARGO_TARGET_DIR": str(target)}
+
+
+def _forget_other_sources(target: Path) -> None:
+    """Have the module compiled again when it was built last from other sources.
+
+    Cargo compares times only: for it, files of another checkout that are older than the last build are built.
+    """
+    noted, sources = target / "sources", cache.hash_inputs([SOURCE])
+    if noted.exists() and noted.read_text(encoding="utf-8") == sources:
+        return
+    for built in target.glob(f"*/.fingerprint/{NAME}-*"):
+        shutil.rmtree(built, ignore_errors=True)
+    target.mkdir(parents=True, exist_ok=True)
+    noted.write_text(sources, encoding="utf-8")
 
 
 def install() -> None:
