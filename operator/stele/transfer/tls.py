@@ -7,11 +7,10 @@ the volume before it uses it, and here the file is looked at for each request: s
 import logging
 from pathlib import Path
 
+from stele.adapters.tls.caller import Caller, caller_refusal, own_cluster
 from stele.adapters.tls.dialled import Secured
-from stele.adapters.tls.http_site import Caller
 from stele.adapters.tls.identity import TlsIdentity
 from stele.adapters.tls.peer import Expected
-from stele.adapters.tls.role_callers import caller_refusal, own_cluster
 from stele.core.security.identity import Role
 from stele.core.security.level import InternalTls
 from stele.core.security.rotation import GRACE_SECONDS, grace_seconds

@@ -7,15 +7,14 @@ gets an answer in HTTP: so the port takes both, and the application refuses (`ca
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
 
 from stele.adapters.connections import CONNECTIONS
 from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
+from stele.adapters.tls.caller import Caller
 from stele.adapters.tls.identity import TlsIdentity
-from stele.adapters.tls.peer import Certificate
 from stele.core.control.member_settings import ClientTls
 
 
@@ -70,14 +69,6 @@ class HttpSite(web.BaseSite):
         await super().stop()
         if self._acceptor is not None:
             self._acceptor.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The other side of a request that came with TLS: its certificate, and those by which it was verified."""
-
-    certificate: Certificate
-    chain: frozenset[bytes]
 
 
 def caller(request: web.Request) -> Caller | None:

@@ -6,7 +6,6 @@ The port takes nothing but TLS. Those who have no certificate (Spark's tasks, th
 import asyncio
 import logging
 import ssl
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
@@ -15,9 +14,9 @@ from aiohttp import web
 from stele.adapters import http
 from stele.adapters.rate_limited_log import RateLimitedLog
 from stele.adapters.tls.acceptor import TlsLimits
-from stele.adapters.tls.http_site import Caller, HttpAcceptor, caller, is_encrypted, tls_required
-from stele.adapters.tls.identity import Contexts, TlsIdentity
-from stele.adapters.tls.peer import UNTRUSTED, Expected, holders, peer_refusal
+from stele.adapters.tls.caller import caller_refusal
+from stele.adapters.tls.http_site import HttpAcceptor, caller, is_encrypted, tls_required
+from stele.adapters.tls.identity import TlsIdentity
 from stele.core.security.identity import Role
 
 log = logging.getLogger("stele.tls")
@@ -38,24 +37,6 @@ class AskingAcceptor(HttpAcceptor):
         """Implement TlsAcceptor."""
         contexts = self.contexts
         return None if contexts is None else contexts.asking
-
-
-def own_cluster(contexts: Contexts) -> str:
-    """Return the cluster that the own certificate names; nothing without one."""
-    return next((holder.cluster for holder in holders(contexts.certificate)), "")
-
-
-def caller_refusal(
-    contexts: Contexts | None, found: Caller, roles: Collection[Role], grace_seconds: float = 0.0
-) -> str:
-    """Return why who sent a request is not taken, or nothing: it has to be of the cluster that the own
-    certificate names, of a CA that is trusted now, and of one of the roles."""
-    if contexts is None:
-        return "there is no usable certificate here"
-    if not found.chain & contexts.trusted:
-        return UNTRUSTED
-    expected = Expected(own_cluster(contexts), roles)
-    return peer_refusal(found.certificate, expected, time.time(), grace_seconds)
 
 
 class HttpCallers(ABC):

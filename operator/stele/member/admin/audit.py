@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from stele.adapters.rate_limited_log import RateLimitedLog
-from stele.adapters.tls.http_site import Caller
+from stele.adapters.tls.caller import Caller
 from stele.adapters.tls.peer import holders
 from stele.member import limits
 

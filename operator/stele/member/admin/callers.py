@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from stele.adapters import http
-from stele.adapters.tls.http_site import Caller, caller, tls_required
+from stele.adapters.tls.caller import Caller
+from stele.adapters.tls.http_site import caller, tls_required
 from stele.core.security.identity import Role
 from stele.member.admin.audit import Asked, Audit, who
 from stele.member.replication.member_tls import MemberTls
