@@ -5,6 +5,8 @@ PY := .venv/bin/python
 # A registry that is slow or resets once must not end a run of an hour.
 export PIP_RETRIES ?= 10
 export PIP_TIMEOUT ?= 60
+# Tests and benchmarks start hundreds of processes, which would all compile the same modules.
+export PYTHONDONTWRITEBYTECODE :=
 DATA ?=
 DEMO ?=
 SEEDS ?= 200
