@@ -42,6 +42,7 @@ WITHOUT_SPARK_MIN = 0.8
 CP_MIN = 0.6
 COLD_SECONDS_MAX = 8.0
 NAMESPACE = "stele-bench-copy"
+VOLUMES = ("source", "dest")
 ROUNDS, QUICK_ROUNDS = 3, 1
 
 
@@ -227,7 +228,7 @@ def _processes() -> Iterator[_Processes]:
         tempfile.TemporaryDirectory(prefix="bench-copy-", dir=work) as folder,
         contextlib.ExitStack() as stack,
     ):
-        urls = {name: transfer(stack, make_volume(Path(folder) / name)) for name in ("source", "dest")}
+        urls = {name: transfer(stack, make_volume(Path(folder) / name)) for name in VOLUMES}
         yield _Processes(
             f"{folder}/source", f"{folder}/dest", urls["source"], {"Direct": f"{urls['dest']}/v1/copies"}
         )
@@ -336,7 +337,7 @@ def _meta(name: str) -> dict[str, Any]:
 
 def _volumes_pod(image: str) -> list[dict[str, Any]]:
     """Claims and the pod that has both volumes; it bears the label of the destination's member."""
-    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("source", "dest")]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in (*VOLUMES, "tmp")]
 
     def container(name: str, command: list[str], **env: str) -> dict[str, Any]:
         return {
@@ -352,7 +353,7 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
     def transfer(name: str, port: str) -> dict[str, Any]:
         return container(name, ["stele-transfer"], STELE_DATA_DIR=f"/{name}", STELE_TRANSFER_PORT=port)
 
-    folders = [f"/{name}/{each}" for name in ("source", "dest") for each in ("checkpoints", "staging")]
+    folders = [f"/{name}/{each}" for name in VOLUMES for each in ("checkpoints", "staging")]
     claims = [
         {
             "apiVersion": "v1",
@@ -360,7 +361,7 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
             "metadata": _meta(name),
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "8Gi"}}},
         }
-        for name in ("source", "dest")
+        for name in VOLUMES
     ]
     pod = {
         "apiVersion": "v1",
@@ -376,7 +377,8 @@ def _volumes_pod(image: str) -> list[dict[str, Any]]:
                 container("work", ["sleep", "infinity"]),
             ],
             "volumes": [
-                {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("source", "dest")
+                *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in VOLUMES),
+                {"name": "tmp", "emptyDir": {}},
             ],
         },
     }
