@@ -8,7 +8,7 @@ from e2e.bench import copy_join, copy_plots, copy_tls, copy_ways, disk
 from e2e.bench.report import NOT_MEASURED, Column, Goal, Report, Row, milliseconds, plain
 from e2e.cluster import cache, kind
 
-TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (21 minutes)"
+TITLE = "copying tablets, and a member joining three beside Hazelcast and Infinispan (30 minutes)"
 MIB = 1 << 20
 JOIN_BYTES = (64 * MIB, 256 * MIB, 1024 * MIB)
 QUICK_JOIN_BYTES = (64 * MIB,)

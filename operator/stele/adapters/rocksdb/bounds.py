@@ -7,6 +7,7 @@ Requests and answers are lines of JSON. The process ends when its input ends, or
 """
 
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -135,6 +136,7 @@ def _answer(request: bytes) -> Answer:
 
 def serve(idle_seconds: float) -> None:
     """Answer requests until the input ends, or none comes for so long."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     # One request at a time is under way, so none is in the buffer while this waits.
     while select.select([sys.stdin], [], [], idle_seconds)[0] and (line := sys.stdin.buffer.readline()):
         sys.stdout.buffer.write(_encode(_answer(line)) + b"\n")
