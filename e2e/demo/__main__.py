@@ -41,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--members", type=int, default=3, metavar="N", help="members at first (default: 3)")
     made.add_argument("--keep", action="store_true", help="go on with the TabletCluster that is there")
     made.add_argument("--small", action="store_true", help="few entries, and without the scale-down")
-    names = ", ".join(ALL_PHASES)
-    made.add_argument("--phases", type=_phases, metavar="LIST", help=f"which, with commas (default: {names})")
+    names = f"which of {', '.join(PhaseName)}, with commas (default: {', '.join(ALL_PHASES)})"
+    made.add_argument("--phases", type=_phases, metavar="LIST", help=names)
     made.add_argument(
         "--rate", type=_rate, default=400.0, help="operations per second of all clients (default: 400)"
     )
@@ -59,10 +59,10 @@ def _phases(text: str) -> tuple[PhaseName, ...]:
     try:
         names = {PhaseName(each.strip()) for each in text.split(",")}
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}; known: {', '.join(ALL_PHASES)}") from None
+        raise argparse.ArgumentTypeError(f"{error}; known: {', '.join(PhaseName)}") from None
     if PhaseName.SCALE_DOWN in names and PhaseName.SCALE_UP not in names:
         raise argparse.ArgumentTypeError("scale-down takes away what scale-up added: name both")
-    return tuple(each for each in ALL_PHASES if each in names)
+    return tuple(each for each in PhaseName if each in names)
 
 
 def _rate(text: str) -> float:

@@ -79,6 +79,12 @@ def test_sizes_of_a_small_run() -> None:
     assert (named.phases, named.data) == ((PhaseName.QUIET, PhaseName.KILL_MEMBER), Path("f.csv"))
 
 
+def test_every_phase_can_be_named() -> None:
+    """Also those that the demo leaves out, in their order whatever that of the names."""
+    every = ",".join(reversed(PhaseName))
+    assert settings_of(parser().parse_args(["--phases", every])).phases == tuple(PhaseName)
+
+
 def test_the_manifest_is_the_example_with_the_names_of_the_run() -> None:
     example = EXAMPLE.read_text()
     made = stage.manifest(example, Settings(namespace="n", cluster="c", members=5, node_port=SMOKE_NODE_PORT))
