@@ -30,7 +30,7 @@ from e2e.demo.settings import (
     PhaseName,
     Settings,
 )
-from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL, HELM_SECONDS_MAX, upgrade_command
+from e2e.demo.stage import CLUSTER_LABEL, COMPONENT_LABEL, HELM_SECONDS_MAX, second_tag, upgrade_command
 from e2e.demo.state import Moves, MoveTracker, condition, conditions_text, unsafe_reason
 from e2e.demo.verify import read_table
 from e2e.demo.victims import Container, container_of, kill, runs
@@ -149,7 +149,8 @@ class Phases:
         await self._until_replaced(before)
 
     async def _image_change(self) -> None:
-        """Name an image that does not exist, take that back, and name the one before the upgrade."""
+        """Name an image that does not exist, take that back, and name another: the one before the upgrade,
+        if there was one."""
         await self._set_image(NO_SUCH_IMAGE)
         await self._until_update_fails()
         undo = ("rollout", "undo", self._settings.cluster, "--namespace", self._settings.namespace)
@@ -157,7 +158,7 @@ class Phases:
         self._event("kubectl stele rollout undo")
         await self._wait_until_safe(self._members_now())
         before = {each["metadata"]["uid"] for each in await self._member_pods()}
-        await self._set_image(self._image)
+        await self._set_image(self._image or second_tag("member"))
         await self._until_replaced(before)
 
     async def _set_image(self, image: str) -> None:

@@ -210,8 +210,13 @@ def upgrade_command(settings: Settings) -> list[str]:
     command = ["helm", "upgrade", settings.release, str(CHART), "--namespace", settings.operator_namespace]
     command.append("--reuse-values")
     for part in ("operator", "member"):
-        command += ["--set-string", f"images.{part}={images.repository(part)}:{images.ALIAS_TAG}"]
+        command += ["--set-string", f"images.{part}={second_tag(part)}"]
     return [*command, "--wait", f"--timeout={HELM_SECONDS_MAX}s"]
+
+
+def second_tag(part: str) -> str:
+    """Return the other name of a part's image, which every node of kind has."""
+    return f"{images.repository(part)}:{images.ALIAS_TAG}"
 
 
 def manifest(text: str, settings: Settings) -> dict[str, Any]:
