@@ -79,7 +79,8 @@ class _Either:
 
 
 class FakeKeyValueService:
-    """Every partition of every keyspace as a dict; `before_execute` may wait or raise.
+    """Every partition of every keyspace as a dict. Requests wait for the event `gate`, if there is one when
+    they begin.
 
     `own_groups` has the partitions of the keyspaces that have some of their own.
     """
@@ -93,6 +94,7 @@ class FakeKeyValueService:
         self.running = 0
         self.running_max = 0
         self.delay_seconds = 0.0
+        self.gate = None
         self.failures = []
         self.tasks = set()
         self.elsewhere = set()
@@ -185,6 +187,8 @@ class FakeKeyValueService:
         try:
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
+            if self.gate is not None:
+                await self.gate.wait()
             if self.failures:
                 raise self.failures.pop(0)
             before = dict(self.data.get((partition, keyspace), {}))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -157,17 +158,30 @@ async def test_replies_and_messages_are_those_of_redis(
     assert ours == theirs
 
 
+@asynccontextmanager
+async def answered_later(
+    store: FakeKeyValueService, client: Connection, *request: str
+) -> AsyncIterator[None]:
+    """Send a request that is answered at the end; messages to its client wait for that, other requests do
+    not."""
+    store.gate = gate = asyncio.Event()
+    client.send(*request)
+    async with asyncio.timeout(20):
+        while not store.running:  # noqa: ASYNC110  the fake tells nobody
+            await asyncio.sleep(0.01)
+    store.gate = None
+    yield
+    gate.set()
+
+
 async def test_a_message_comes_after_the_reply_that_it_is_about(
     server: RespServer, store: FakeKeyValueService
 ) -> None:
     reader, writer = await Connection.open(server.port), await Connection.open(server.port)
     await reader.call("HELLO", "3")
     await reader.call("CLIENT", "TRACKING", "ON")
-    store.delay_seconds = 0.2
-    reader.send("GET", "k1")
-    await asyncio.sleep(0.05)
-    store.delay_seconds = 0.0
-    await writer.call("SET", "k1", "1")
+    async with answered_later(store, reader, "GET", "k1"):
+        await writer.call("SET", "k1", "1")
     order: list[str] = []
     while len(order) < 2:
         await reader.read(5.0)
@@ -186,12 +200,9 @@ async def test_a_client_that_does_not_read_gets_one_message_for_all(
     await reader.call("CLIENT", "TRACKING", "ON")
     keys = [f"key-{n}" for n in range(500)]
     await reader.call("MGET", *keys)
-    store.delay_seconds = 0.5
-    reader.send("GET", "other")  # Messages wait until it is answered.
-    await asyncio.sleep(0.1)
-    store.delay_seconds = 0.0
-    await writer.call("MSET", *(word for key in keys for word in (key, "1")))
-    held = server.pushes.held
+    async with answered_later(store, reader, "GET", "other"):
+        await writer.call("MSET", *(word for key in keys for word in (key, "1")))
+        held = server.pushes.held
     await reader.read(5.0)
     await reader.read(0.2)
     assert 0 < held < 2_000 + 64 * 500
