@@ -383,13 +383,14 @@ async def test_a_job_that_is_deleted_before_spark_runs_it_is_cancelled_all_the_s
 async def test_a_driver_that_hangs_ends_with_its_job_and_another_copies(
     tmp_path, monkeypatch, hangs, *, url, client, runner, silent_url
 ):
-    monkeypatch.setattr(runner_module, "HANG_SECONDS", 0.5 if hangs else 60.0)
+    monkeypatch.setattr(runner_module, "HANG_SECONDS", 60.0)
     monkeypatch.setattr(drivers, "STOP_SECONDS_MAX", 0.3)
     await client.submit(job_of(silent_url))
     await running(client)
     process = runner._drivers["m-1"]._process
     if hangs:
         os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(runner_module, "HANG_SECONDS", 0.5)
     await asyncio.sleep(1.0)
     await client.cancel("s-1")
     await copied(client, job_of(url))
