@@ -62,8 +62,14 @@ async def test_the_old_owner_stays_frozen_until_it_learns_the_row(tmp_path: Path
         made.rows[P] = await accepted(made, id, await made.hand_over(id, P, 1))
         read = asyncio.create_task(Client(made).call(0, b"GET", key))
         await restart(made, 0)
+
+        async def unserved() -> tuple[int, ...]:
+            return (await made.exchange(0, rows=())).unserved
+
+        # It serves again what it owns, but for the partition that was handed over.
+        assert await eventually(unserved, lambda found: found == (P,))
         await asyncio.sleep(0.2)
-        assert (await made.exchange(0, rows=())).unserved == (P,)
+        assert await unserved() == (P,)
         await made.publish([1])
         await made.served()
         assert await client.set(1, key, b"after")
