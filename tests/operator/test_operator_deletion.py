@@ -28,6 +28,12 @@ async def test_deletion_of_a_cluster_in_a_namespace_that_ends(
     await stage.until_converged(3)
     await stage.scale(4)
     await stage.until_converged(4)
+
+    async def planned() -> bool:
+        # The table may be balanced before the plan's object is written, once a second.
+        return bool(await stage.api.list(REBALANCES, namespace))
+
+    await stage.until("the object of the plan", planned)
     uids = {each["metadata"]["uid"] for each in await stage.api.list(MEMBERS, namespace)}
     uids.add((await stage.cluster())["metadata"]["uid"])
     for kind in OWNED:
