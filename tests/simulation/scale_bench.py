@@ -26,6 +26,7 @@ from e2e.bench.master_page import lines
 from e2e.bench.master_rig import settings_of
 from e2e.bench.report import Column, Goal, Report, Section, draw, factor, milliseconds
 from e2e.cluster.steps import say
+from stele.model.cluster import MEMBERS_LIMIT
 from tests.simulation.scale_rig import Counts, ScaleRig
 
 BEGIN, END = "<!-- make bench-scale: begin -->", "<!-- make bench-scale: end -->"
@@ -48,7 +49,7 @@ class Size(NamedTuple):
 QUICK = (Size(1_024, 10), Size(4_096, 30))
 FULL = (*QUICK, Size(16_384, 100))
 ALL = (*FULL, Size(65_536, 1_000))
-EVENTS = ("form", "at rest", "join", "leave", "crash", "take-over")
+EVENTS = ("form", "at rest", "leave", "join", "crash", "take-over")
 
 COLUMNS = (
     Column("partitions", "partitions"),
@@ -107,8 +108,8 @@ class _Measurement:
         rig, members = self._rig, self._size.members
         self._measure("form", rig.create, members, lambda: self._size.partitions)
         self._measure("at rest", lambda: rig.clock.run(rig.clock.now + REST_SECONDS), members)
-        self._measure("join", lambda: rig.scale(members + 1), members + 1)
-        self._measure("leave", lambda: rig.scale(members), members)
+        self._measure("leave", lambda: rig.scale(members - 1), members - 1)
+        self._measure("join", lambda: rig.scale(members), members)
         lost = rig.state.table.replica_index.number(0)
         self._measure("crash", lambda: rig.crash(0), members - 1, lambda: lost)
         self._measure("take-over", rig.replace_master, members - 1)
@@ -196,8 +197,9 @@ def _size(text: str) -> Size:
         size = Size(int(partitions), int(members))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 4096x30") from error
-    if size.partitions < 1 or size.members < 3:
-        raise argparse.ArgumentTypeError(f"{text!r}: at least 1 partition and 3 members are needed")
+    if size.partitions < 1 or not 3 <= size.members <= MEMBERS_LIMIT:
+        needed = f"at least 1 partition, and 3 to {MEMBERS_LIMIT:,} members"
+        raise argparse.ArgumentTypeError(f"{text!r}: a cluster here has {needed}")
     return size
 
 

@@ -151,7 +151,23 @@ def _case(line: str) -> str:
 
 
 def test_a_size_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for text in ("4096", "1x2", "ax3"):
+    for text in ("4096", "1x2", "1x1001", "ax3"):
         with pytest.raises(SystemExit):
             scale_bench._arguments([text])
-    assert "is no size such as 4096x30" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "is no size such as 4096x30" in refused
+    assert "3 to 1,000 members" in refused
+
+
+def test_no_event_takes_more_members_than_the_size_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of 1,000 members cannot grow: a join that asks for more is never done."""
+    asked: list[int] = []
+    scale = ScaleRig.scale
+
+    def noted(rig: ScaleRig, members: int) -> None:
+        asked.append(members)
+        scale(rig, members)
+
+    monkeypatch.setattr(ScaleRig, "scale", noted)
+    run(Report("scale", quick=True, facts={}), [Size(64, 4)])
+    assert asked == [3, 4]
