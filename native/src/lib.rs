@@ -15,7 +15,7 @@ mod stele_native {
     #[pymodule_export]
     use crate::applies::apply_puts;
     #[pymodule_export]
-    use crate::partitions::{gets, partitions_of};
+    use crate::partitions::{gets, one_get, partitions_of};
     #[pymodule_export]
     use crate::reads::read_now;
     #[pymodule_export]

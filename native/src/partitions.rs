@@ -3,6 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::resp::arguments;
+
 const SLOTS: u64 = 16384;
 
 /// Remainders of CRC16/XMODEM for each byte.
@@ -50,6 +52,28 @@ pub fn partitions_of<'py>(keys: &Bound<'py, PyList>, first: u32, count: u32) -> 
 
 fn partition(key: &[u8], first: u32, count: u32) -> u64 {
     u64::from(first) + slot(key) * u64::from(count) / SLOTS
+}
+
+/// Return key and partition of one GET, None unless the bytes are that and nothing else.
+#[pyfunction]
+pub fn one_get<'py>(
+    data: &Bound<'py, PyBytes>,
+    first: u32,
+    count: u32,
+) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
+    let bytes = data.as_bytes();
+    let mut found = Vec::with_capacity(2);
+    if arguments(bytes, 0, &mut found) != Some(bytes.len()) {
+        return Ok(None);
+    }
+    let [name, key] = found.as_slice() else {
+        return Ok(None);
+    };
+    if !matches!(bytes.get(name.clone()), Some(b"GET" | b"get")) {
+        return Ok(None);
+    }
+    let key = bytes.get(key.clone()).unwrap_or_default();
+    Ok(Some((PyBytes::new(data.py(), key), partition(key, first, count))))
 }
 
 /// Return keys and partitions of the first `most` requests, None unless they all are a GET of one key.

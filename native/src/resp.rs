@@ -35,7 +35,7 @@ fn header(data: &[u8], at: usize, mark: u8) -> Option<(usize, usize)> {
 
 /// Find the arguments of the request at `at`; return where the next one begins, None when it has to be
 /// left.
-fn arguments(data: &[u8], at: usize, found: &mut Vec<Range<usize>>) -> Option<usize> {
+pub fn arguments(data: &[u8], at: usize, found: &mut Vec<Range<usize>>) -> Option<usize> {
     found.clear();
     let (count, mut at) = header(data, at, b'*')?;
     if !(1..=ARGUMENTS_MAX).contains(&count) {

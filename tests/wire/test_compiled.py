@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stele.core.kv import keyslot
@@ -122,6 +122,25 @@ def test_only_reads_of_one_key_are_routed_at_once(some, most, name):
         assert found is None
 
 
+gets = st.tuples(st.sampled_from([b"GET", b"get", b"Get"]), arguments)
+
+
+@given(st.one_of(sent, gets.map(resp.encode_request), gets.map(resp.encode_request).map(lambda one: one * 2)))
+@example(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n")
+@example(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n*")
+@example(b"*2\r\n$3\r\nGET\r\n$1\r\na\r")
+def test_bytes_are_one_get_when_they_are_that_and_nothing_else(data):
+    requests, error, _, rest = read([data], resp.split_plainly)
+    key = None
+    if error is None and not rest and len(requests) == 1 and len(requests[0]) == 2:
+        key = requests[0][1] if requests[0][0] in (b"GET", b"get") else None
+    canonical = key is not None and resp.encode_request(requests[0]) == data
+    expected = None
+    if canonical and len(key) <= 64 * 1024:
+        expected = (key, keyslot.partitions_plainly([key], range(7, 278))[0])
+    assert compiled.one_get(data, 7, 271) == expected
+
+
 numbers = st.integers(0, 2**64 - 1)
 
 
@@ -153,6 +172,7 @@ def test_wrong_types_are_errors(wrong):
         lambda: compiled.encode_replies(wrong, OK, False),
         lambda: compiled.partitions_of([wrong], 0, 1),
         lambda: compiled.gets([[wrong, b"k"]], 1, 0, 1),
+        lambda: compiled.one_get(wrong, 0, 1),
         lambda: compiled.split_record(wrong),
     ):
         with pytest.raises(TypeError):

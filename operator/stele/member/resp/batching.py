@@ -213,6 +213,20 @@ class BatchCollector:
             return None
         return self._store.read_now(keyspace, found[1], found[0])
 
+    def read_one(self, keyspace: bytes, data: bytes, *, cluster: bool) -> list[Reply] | None:
+        """Return the reply to `data`, if that is one GET that may be answered now; a shortcut of compiled
+        code."""
+        group = self._store.group(keyspace)
+        if compiled is None or not group or not self._turn_budget.fits(1):
+            return None
+        found = compiled.one_get(data, group.start, len(group))
+        if found is None:
+            return None
+        key, partition = found
+        if cluster and self._store.home(partition) is not None:
+            return None
+        return self._store.read_now(keyspace, [partition], [key])
+
     def read_here(
         self,
         keyspace: bytes,

@@ -68,6 +68,8 @@ class ConnectionHost(Host, Protocol):
 
     def count(self, commands: int) -> None: ...
 
+    def read_one(self, session: ClientSession, data: bytes) -> bytes | None: ...
+
     def gather(
         self,
         session: ClientSession,
@@ -146,6 +148,11 @@ class ClientConnection(asyncio.Protocol):
         if self._stopping:
             self._linger()
             return
+        if not self._held_bytes and self._is_quiet():
+            answer = self._server.read_one(self.session, data)
+            if answer is not None:
+                self._transport.write(answer)
+                return
         reader = self._reader
         before = reader.arguments
         self._queue += reader.feed(data)
@@ -164,6 +171,10 @@ class ClientConnection(asyncio.Protocol):
             self._go_on()
         else:
             self._hold_rest()
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing is under way that a reply would have to wait for."""
+        return not self.busy and self._pushes is None and self._slowed is None and self._writable.is_set()
 
     def _holds_too_much(self) -> bool:
         """Close, and return True, when a client sends too much before it has authenticated."""

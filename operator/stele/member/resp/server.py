@@ -29,7 +29,7 @@ from stele.member.resp.slot_changes import SlotChanges
 from stele.member.resp.tracking import turn_off
 from stele.member.turn_budget import TurnBudget
 from stele.ports.key_value_service import KeyValueService
-from stele.wire.resp import Request
+from stele.wire.resp import Request, encode_all
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +235,28 @@ class RespServer:
         """Count commands that are about to run."""
         self._counts["total_commands_processed"] += commands
 
+    def read_one(self, session: ClientSession, data: bytes) -> bytes | None:
+        """Return the encoded reply to `data`, if that is one GET which may be answered now.
+
+        A shortcut past `gather` for a client that does not pipeline; whatever else there is, is left to that.
+        """
+        if session.guard is not None or session.seen is not None or not self._gathers(session):
+            return None
+        account, keyspace = session.account, session.keyspace
+        if keyspace in self._aside or (account is not None and account.rate is not None):
+            return None
+        replies = self.collector.read_one(keyspace, data, cluster=session.cluster)
+        if replies is None:
+            return None
+        self.count(1)
+        return encode_all(replies, session.resp3)
+
+    def _gathers(self, session: ClientSession) -> bool:
+        """Return whether requests of the connection may join a common batch."""
+        if session.transaction or session.only_pubsub or session.withheld or session.tracking is not None:
+            return False
+        return not self._only or session.keyspace in self._only
+
     def gather(
         self,
         session: ClientSession,
@@ -243,9 +265,7 @@ class RespServer:
         finish: Callable[[ConnectionBatch], None],
     ) -> ConnectionBatch | None:
         """Run the leading requests in the common batch; None when the first one cannot."""
-        if session.transaction or session.only_pubsub or session.withheld or session.tracking is not None:
-            return None
-        if self._only and session.keyspace not in self._only:
+        if not self._gathers(session):
             return None
         if session.guard is not None:
             if not self.turn_budget.fits(1):
