@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 from stele.member import limits
 
+FREE_ENTRIES, FREE_BYTES = limits.TURN_ENTRIES_MAX // 8, limits.TURN_BYTES_MAX // 8
+"""Work up to which no new turn is begun, which costs as much as a read: it counts for later turns, too."""
+
 Work = Callable[[], object]
 Result = TypeVar("Result")
 
@@ -15,7 +18,7 @@ Result = TypeVar("Result")
 class TurnBudget:
     """The work done in this turn, and work queued for later turns. `call_soon` is that of the loop.
 
-    `entries_max` and `bytes_max` are the maxima of all turns.
+    A little work of turns before may be counted as that of this one, never the other way round. `entries_max` and `bytes_max` are the maxima of all turns.
     """
 
     def __init__(self, call_soon: Callable[[Work], Any]) -> None:
@@ -36,7 +39,7 @@ class TurnBudget:
         """Count work that was done."""
         self.entries += entries
         self.bytes += size
-        if not self._called:
+        if not self._called and (self.entries > FREE_ENTRIES or self.bytes > FREE_BYTES):
             self._schedule()
 
     def later(self, entries: int, work: Work) -> None:

@@ -148,7 +148,8 @@ class ClientConnection(asyncio.Protocol):
         if self._stopping:
             self._linger()
             return
-        if not self._held_bytes and self._is_quiet():
+        under_way = self._held_bytes or self._in_batch or self._task or self._pushes or self._slowed
+        if not under_way and self._writable.is_set():
             answer = self._server.read_one(self.session, data)
             if answer is not None:
                 self._transport.write(answer)
@@ -171,10 +172,6 @@ class ClientConnection(asyncio.Protocol):
             self._go_on()
         else:
             self._hold_rest()
-
-    def _is_quiet(self) -> bool:
-        """Return whether nothing is under way that a reply would have to wait for."""
-        return not self.busy and self._pushes is None and self._slowed is None and self._writable.is_set()
 
     def _holds_too_much(self) -> bool:
         """Close, and return True, when a client sends too much before it has authenticated."""
