@@ -18,7 +18,8 @@ Result = TypeVar("Result")
 class TurnBudget:
     """The work done in this turn, and work queued for later turns. `call_soon` is that of the loop.
 
-    A little work of turns before may be counted as that of this one, never the other way round. `entries_max` and `bytes_max` are the maxima of all turns.
+    A little work of turns before may be counted as that of this one, never the other way round.
+    `entries_max` and `bytes_max` are the maxima of all turns.
     """
 
     def __init__(self, call_soon: Callable[[Work], Any]) -> None:
