@@ -87,3 +87,20 @@ def test_one_that_does_not_answer_is_ended(file: str, monkeypatch: pytest.Monkey
         reader.read([file])
     assert stopped.returncode == -signal.SIGKILL
     reader.close()
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, True), (3, False)])
+def test_a_request_that_meets_the_end_of_an_idle_process_goes_to_the_next(
+    file: str, code: int, again: bool
+) -> None:
+    """Only one that ended by itself, with 0, was certainly not at work on the request."""
+    ending = [sys.executable, "-c", f"import sys; sys.stdin.readline(); sys.exit({code})"]
+    reader = BoundsReader()
+    reader._process = subprocess.Popen(ending, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    if again:
+        assert reader.read([file]) == [(b"a", b"\xff\0")]
+    else:
+        with pytest.raises(subprocess.SubprocessError, match="ended without an answer"):
+            reader.read([file])
+    assert reader.read([file]) == [(b"a", b"\xff\0")]
+    reader.close()
