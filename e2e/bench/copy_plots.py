@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from e2e.bench.copy_join import SECURED
 from e2e.bench.plots import SYSTEM_COLOURS, bars, figure_of, page_of, save
 from e2e.bench.report import Report, Row
 
 MIB = 1 << 20
+_COLOURS = {"stele": SYSTEM_COLOURS["stele"], SECURED: "#7fb2d9", **SYSTEM_COLOURS}
 
 
 def write(report: Report, folder: Path) -> list[Path]:
@@ -49,9 +51,9 @@ def _times(rows: Sequence[Row], path: Path) -> Path:
     figure, axes = figure_of("A fourth member joins three: seconds until safe", "s")
     sizes = sorted({row["data_bytes"] for row in rows})
     series = {
-        system: [_value(rows, system, size, "safe_seconds") for size in sizes] for system in SYSTEM_COLOURS
+        system: [_value(rows, system, size, "safe_seconds") for size in sizes] for system in _shown(rows)
     }
-    bars(axes, [f"{size // MIB} MiB" for size in sizes], series, SYSTEM_COLOURS)
+    bars(axes, [f"{size // MIB} MiB" for size in sizes], series, _COLOURS)
     return save(figure, path)
 
 
@@ -70,10 +72,16 @@ def _latencies(rows: Sequence[Row], path: Path) -> Path:
     }
     axes.set_yscale("log")
     series = {
-        system: [1e3 * _value(rows, system, size, key) for key in shown.values()] for system in SYSTEM_COLOURS
+        system: [1e3 * _value(rows, system, size, key) for key in shown.values()] for system in _shown(rows)
     }
-    bars(axes, list(shown), series, SYSTEM_COLOURS)
+    bars(axes, list(shown), series, _COLOURS)
     return save(figure, path)
+
+
+def _shown(rows: Sequence[Row]) -> list[str]:
+    """The systems that were measured, always in the same order."""
+    measured = {row["system"] for row in rows}
+    return [system for system in _COLOURS if system in measured]
 
 
 def _value(rows: Sequence[Row], system: str, size: int, key: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from e2e.bench import copy_bench, copy_join, copy_load, copy_tls, copy_ways
+from e2e.bench import copy_bench, copy_join, copy_load, copy_plots, copy_tls, copy_ways
 from e2e.bench.copy_rig import is_spread
 from e2e.bench.errors import BenchError
 from e2e.bench.report import Column, Report
@@ -198,6 +198,13 @@ def test_the_page_has_pictures_of_what_was_measured(tmp_path: Path) -> None:
     assert "![joins](joins.png)" in page
     assert "| hazelcast |" in page
     assert "- met: no failed operation" in page
+
+
+def test_pictures_show_every_system_that_was_measured() -> None:
+    assert copy_plots._shown(joins()) == ["stele", "hazelcast", "infinispan"]
+    assert set(copy_plots._COLOURS) == set(copy_join.SYSTEMS)
+    everything = [row(system, 1.0) for system in reversed(copy_join.SYSTEMS)]
+    assert copy_plots._shown(everything) == list(copy_join.SYSTEMS)
 
 
 def test_latencies_count_from_the_moment_that_an_operation_was_due() -> None:
