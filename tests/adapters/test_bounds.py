@@ -1,5 +1,6 @@
 """The process that reads bounds of files: started once, again when it has ended, gone when it is closed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,13 @@ def process_of(reader: BoundsReader) -> "subprocess.Popen[bytes]":
     process = reader._process
     assert process is not None
     return process
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Stop it, and wait until it has stopped: until then it may answer."""
+    process.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
 
 
 def test_one_process_answers_all_requests_and_one_that_ended_is_replaced(file: str) -> None:
@@ -60,7 +68,7 @@ def test_the_process_ends_when_nobody_asks_and_with_its_input(idle_seconds: floa
 def test_who_waits_when_it_is_closed_is_told_so(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = BoundsReader()
     reader.read([file])
-    process_of(reader).send_signal(signal.SIGSTOP)
+    stop(process_of(reader))
     told: list[Unavailable] = []
 
     def ask() -> None:
@@ -81,7 +89,7 @@ def test_one_that_does_not_answer_is_ended(file: str, monkeypatch: pytest.Monkey
     reader = BoundsReader()
     reader.read([file])
     stopped = process_of(reader)
-    stopped.send_signal(signal.SIGSTOP)
+    stop(stopped)
     monkeypatch.setattr(bounds, "SECONDS_MAX", 0.01)
     with pytest.raises(subprocess.SubprocessError, match="ended without an answer"):
         reader.read([file])
