@@ -85,6 +85,25 @@ def test_who_waits_when_it_is_closed_is_told_so(file: str, monkeypatch: pytest.M
     assert [each.code for each in told] == ["CLOSED"]
 
 
+def test_none_is_asked_in_place_of_one_that_was_just_closed(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = BoundsReader()
+    reader.read([file])
+    process = process_of(reader)
+
+    def closed_meanwhile() -> int:
+        reader._closed = True
+        process.kill()
+        return process.wait()
+
+    monkeypatch.setattr(process, "poll", closed_meanwhile)
+    with pytest.raises(Unavailable) as told:
+        reader.read([file])
+    assert told.value.code == "CLOSED"
+    reader.close()
+
+
 def test_one_that_does_not_answer_is_ended(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = BoundsReader()
     reader.read([file])

@@ -87,12 +87,13 @@ class BoundsReader:
         return None
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise Unavailable.closed()
-        if self._process is None or self._process.poll() is not None:
+        if not self._closed and (self._process is None or self._process.poll() is not None):
             self._end()
             command = [sys.executable, "-m", __name__]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Looked at last: a `close` before has not seen this process, one from now on ends it.
+        if self._closed or self._process is None:
+            raise Unavailable.closed()
         return self._process
 
     def _end(self) -> int | None:
