@@ -94,7 +94,7 @@ def test_none_is_asked_in_place_of_one_that_was_just_closed(
 
     def closed_meanwhile() -> int:
         reader._closed = True
-        process.kill()
+        os.kill(process.pid, signal.SIGKILL)
         return process.wait()
 
     monkeypatch.setattr(process, "poll", closed_meanwhile)
