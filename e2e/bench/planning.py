@@ -26,6 +26,7 @@ from e2e.bench.quality import Quality
 from e2e.bench.report import Column, Goal, Report, Row, Section, factor, milliseconds, plain
 from e2e.bench.timing import Sample, exponent, median, ratio
 from e2e.cluster.steps import say
+from stele.adapters.collector import tune_gc
 
 TITLE = "plans beside Hazelcast's and Infinispan's: seconds, copies, evenness, growth (minutes; quick: one)"
 WARM_SECONDS_MAX = 40.0
@@ -66,6 +67,7 @@ def run(report: Report, quick: bool) -> None:
     """Fill the report; raises BenchError and ClusterError when something outside is not as it must be."""
     scope = QUICK if quick else FULL
     peers.check_java()
+    tune_gc()  # As an operator does at its start.
     with peers.Peers(peers.ensure()) as process:
         report.facts.update(process.ask("versions"))
         Planning(report, scope, Ours(), [Theirs(name, process) for name in _PEERS]).run()

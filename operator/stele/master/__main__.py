@@ -14,6 +14,7 @@ from functools import partial
 from aiohttp import web
 
 from stele.adapters import environment, logs
+from stele.adapters.collector import tune_gc
 from stele.adapters.kubernetes.api import Api
 from stele.adapters.kubernetes.lease import Election
 from stele.adapters.kubernetes.login import Login, log_in
@@ -65,6 +66,7 @@ async def _run(kubeconfig: str | None, context: str | None, log_format: LogForma
     logging.getLogger("kopf").setLevel(logging.WARNING)
     async with Api(login) as api:
         process = Process(api, login, settings)
+        tune_gc()
         try:
             return await process.run()
         finally:

@@ -126,9 +126,6 @@ FLUSH_SECONDS = 30.0
 LOG_RETAINED_BYTES = 256 * 1024
 """Bytes kept of each partition's log beyond what is needed, for members that return."""
 
-GC_ALLOCATIONS = 20_000
-"""Allocations between runs of Python's cycle collector (its default of 700 costs 8 % of the time)."""
-
 LOG_SPACE_BYTES = 2 * 1024 * 1024 * 1024
 """Bytes kept of all logs only for copies and destinations, until a master says otherwise.
 

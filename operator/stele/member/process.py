@@ -1,7 +1,6 @@
 """The member process: open the volume, listen, serve, stop."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from stele.adapters import logs, pod_token
+from stele.adapters.collector import tune_gc
 from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
@@ -89,13 +89,6 @@ def first_id(uuid: str) -> int:
     It is below 2**53, which clients in JavaScript can tell from its neighbours.
     """
     return (zlib.crc32(uuid.encode()) << 20) + 1
-
-
-def tune_gc() -> None:
-    """Collect garbage rarely, and only among new objects: few objects here form cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(limits.GC_ALLOCATIONS)
 
 
 class Process:
