@@ -270,7 +270,7 @@ def _changes(draft: DraftAssignment, sets: MemberSets) -> tuple[Change, ...]:
     """
     away, changes = frozenset(sets.away), []
     for group in draft.groups.values():
-        target = arranged(group.today, group.row) if draft.shrinks(group) else group.row
+        target = arranged(group.today, group.row) if group.shrinks else group.row
         if None in target or not away.isdisjoint(target):
             target = trimmed(m if m not in away or m in group.today else None for m in target)
             if _worsens(group.today, target, sets.replicas):

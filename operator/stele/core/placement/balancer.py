@@ -220,7 +220,7 @@ class IndexBalancer:
         """Take `excess` partitions evenly from all slots, as far as under members fit."""
         given = 1
         while excess > 0 and given:
-            slots = [slot for slot in slots if slot.group.partitions and self._fits_any(slot)]
+            slots = self._wanted(slots)
             total = sum(len(slot.group.partitions) for slot in slots)
             before = given = 0
             portion = min(excess, total)
@@ -231,8 +231,13 @@ class IndexBalancer:
                 before = after
             excess -= given
 
-    def _fits_any(self, slot: Slot) -> bool:
-        return any(self.draft.fits(slot, member) for member in self._ring)
+    def _wanted(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Return the slots that fit an under member."""
+        fits, ring = self.draft.fits, self._ring
+        if len(ring) == 1:
+            (only,) = ring
+            return [slot for slot in slots if slot.group.partitions and fits(slot, only)]
+        return [slot for slot in slots if slot.group.partitions and any(fits(slot, each) for each in ring)]
 
     def slots(self, member: MemberIndex) -> Iterator[tuple[Slot, bool]]:
         """Iterate the member's slots, each with whether it can be passed on for free.
@@ -243,7 +248,7 @@ class IndexBalancer:
             index = 0 if self.owners else group.row.index(member)
             if index in group.fixed:
                 continue
-            free = member not in group.today or self.draft.shrinks(group)
+            free = member not in group.today or group.shrinks
             if self.owners and (free_backup_index := group.free_backup_index()) != -1:
                 yield Slot(group, index, free_backup_index), True
             elif free or self._within_total or not self.owners:

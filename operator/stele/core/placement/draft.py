@@ -22,13 +22,15 @@ PartitionsByRow = dict[Replicas, list[PartitionId]]
 class RowGroup:
     """Partitions with one row `today` and one target `row`.
 
-    None in `row` is to be filled; `fixed` indexes do not change.
+    None in `row` is to be filled; `fixed` indexes do not change. The rows that `shrinks` is true of get
+    shorter, and there are enough eligible replicas today, so nothing is copied.
     """
 
     today: Replicas
     row: Row
     fixed: frozenset[int]
     partitions: list[PartitionId]
+    shrinks: bool
 
     def free_backup_index(self) -> int:
         """Return the hottest empty backup index that no member has to leave first; -1 for none."""
@@ -72,8 +74,10 @@ class DraftAssignment:
         self._eligible = eligible
         self._topology = topology
         self._unfilled: list[RowGroup] = []
-        self._by_holder: dict[tuple[MemberIndex | None, bool], list[RowGroup]] = {}
-        self._gains: Counter[tuple[MemberIndex | None, bool]] = Counter()
+        self._listed = False
+        self._of_owner: dict[MemberIndex | None, list[RowGroup]] = defaultdict(list)
+        self._of_backup: dict[MemberIndex | None, list[RowGroup]] = defaultdict(list)
+        self._regained: Counter[tuple[MemberIndex | None, bool]] = Counter()
 
     def add(
         self, today: Replicas, row: Row, partitions: list[PartitionId], fixed: frozenset[int] = frozenset()
@@ -88,15 +92,20 @@ class DraftAssignment:
         group = self.groups.get((today, row, fixed))
         if group is not None:
             if not group.partitions:
-                self._gains.update((member, index == 0) for index, member in enumerate(row))
+                self._regained.update((member, index == 0) for index, member in enumerate(row))
             group.partitions.extend(partitions)
             return group
-        group = self.groups[today, row, fixed] = RowGroup(today, row, fixed, partitions)
+        group = RowGroup(today, row, fixed, partitions, self._shrinks(today, row))
+        self.groups[today, row, fixed] = group
         if None in row:
             self._unfilled.append(group)
-        if self._by_holder:
+        if self._listed:
             self._list(group)
         return group
+
+    def _shrinks(self, today: Replicas, row: Row) -> bool:
+        shorter = len(today) > len(row)
+        return shorter and sum(member in self._eligible for member in today) >= len(row)
 
     def assign(self, slot: Slot, member: MemberIndex, number: int) -> None:
         """Put `member` into `number` of the group's partitions."""
@@ -150,23 +159,16 @@ class DraftAssignment:
         row, today = group.row, group.today
         if member in row:
             return False
-        shrinks = self.shrinks(group)
         if member in today:
             was = today.index(member)
-            if down != -1 or (was < len(row) and was != index and not (shrinks and index and was)):
+            if down != -1 or (was < len(row) and was != index and not (group.shrinks and index and was)):
                 return False
-        elif shrinks and self.strict:
+        elif group.shrinks and self.strict:
             return False
         if self._topology is None:
             return True
         others = row if down != -1 else (*row[:index], *row[index + 1 :])
         return self._topology.apart(others, member)
-
-    def shrinks(self, group: RowGroup) -> bool:
-        """Return whether the rows shrink: there are enough eligible replicas today, so nothing is copied."""
-        return len(group.today) > len(group.row) and sum(
-            member in self._eligible for member in group.today
-        ) >= len(group.row)
 
     def open_slots(self, index: int) -> list[Slot]:
         """Return the slots at this index that are empty."""
@@ -178,20 +180,22 @@ class DraftAssignment:
 
     def groups_of(self, member: MemberIndex, owned: bool) -> Iterator[RowGroup]:
         """Iterate the groups that the member owns, or is a backup in. Assign nothing during the iteration."""
-        if not self._by_holder:
-            self._by_holder = defaultdict(list)
+        if not self._listed:
+            self._listed = True
             for group in self.groups.values():
                 self._list(group)
-        return (group for group in self._by_holder[member, owned] if group.partitions)
+        return (group for group in self._groups(owned)[member] if group.partitions)
+
+    def _groups(self, owned: bool) -> dict[MemberIndex | None, list[RowGroup]]:
+        return self._of_owner if owned else self._of_backup
 
     def gains(self, member: MemberIndex, owned: bool) -> int:
         """Return a counter that grows whenever `groups_of` gets a group that it just lacked."""
-        return self._gains[member, owned]
+        return len(self._groups(owned)[member]) + self._regained[member, owned]
 
     def _list(self, group: RowGroup) -> None:
         for index, member in enumerate(group.row):
-            self._by_holder[member, index == 0].append(group)
-            self._gains[member, index == 0] += 1
+            (self._of_backup if index else self._of_owner)[member].append(group)
 
     def _count(self, row: Row, number: int) -> None:
         self.partitions += number

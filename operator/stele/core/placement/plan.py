@@ -215,7 +215,7 @@ def _ranked(row: Replicas, migrations: Sequence[Migration]) -> list[tuple[Priori
     ranks before an earlier one of its partition.
     """
     ranked: list[tuple[Priority, Migration]] = []
-    replicas = sum(member is not None for member in row)
+    replicas = len(row) - row.count(None)
     priority = (0, 0, 0)
     for migration in migrations:
         priority = max(priority, (_urgency(migration), replicas, migration.index))

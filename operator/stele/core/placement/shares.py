@@ -26,7 +26,7 @@ def balance(draft: DraftAssignment, sets: MemberSets, today: Mapping[MemberIndex
     )
     _reserve(draft, sets, total)
     needed = sum(
-        partition_count(slot for slot in draft.open_slots(index) if not draft.shrinks(slot.group))
+        partition_count(slot for slot in draft.open_slots(index) if not slot.group.shrinks)
         for index in range(sets.replicas)
     )
     _balance_owners(draft, sets, copy_cost, total)
