@@ -3,6 +3,7 @@
 import asyncio
 
 from stele.core.control import commands as m
+from stele.member.limits import LEAVE_SECONDS_MIN
 from tests.member.harness.cluster import Cluster
 
 STOP_SECONDS_MAX = 30.0
@@ -29,7 +30,9 @@ async def join(made: Cluster) -> int:
 
 
 async def leave(made: Cluster, leaving: int) -> None:
-    """Empty a member, take it off the list, and end its process."""
+    """Empty a member, take it off the list, and end its process: no sooner than a pod's hook lets it end,
+    since clients may need a second to ask for the new owners."""
+    begun = asyncio.get_running_loop().time()
     for partition, row in list(made.rows.items()):
         if row.replicas[0] == leaving:
             await made.swap(partition, _backup(row))
@@ -39,6 +42,7 @@ async def leave(made: Cluster, leaving: int) -> None:
     made.list_version += 1
     await made.publish(set(made.members) - made.left)
     member = made.members[leaving]
+    await asyncio.sleep(begun + LEAVE_SECONDS_MIN - asyncio.get_running_loop().time())
     assert await asyncio.wait_for(member.stop(), STOP_SECONDS_MAX) == 0
     member.process = None
 
