@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """Interval of checks whether others need the room held by replies that a client does not read."""
 
+_GET_HEAD = b"*2\r\n$3\r\n"
+"""How a GET begins, so that other requests, above all writes, are not looked at twice."""
+
 _DEFECT = "connection %s is closed after an unexpected error"
 
 
@@ -148,8 +151,7 @@ class ClientConnection(asyncio.Protocol):
         if self._stopping:
             self._linger()
             return
-        under_way = self._held_bytes or self._in_batch or self._task or self._pushes or self._slowed
-        if not under_way and self._writable.is_set():
+        if data.startswith(_GET_HEAD) and self._is_quiet():
             answer = self._server.read_one(self.session, data)
             if answer is not None:
                 self._transport.write(answer)
@@ -172,6 +174,11 @@ class ClientConnection(asyncio.Protocol):
             self._go_on()
         else:
             self._hold_rest()
+
+    def _is_quiet(self) -> bool:
+        """Return whether a reply may be written at once: nothing is under way that comes before it."""
+        under_way = self._held_bytes or self.busy or self._pushes or self._slowed
+        return not under_way and self._writable.is_set()
 
     def _holds_too_much(self) -> bool:
         """Close, and return True, when a client sends too much before it has authenticated."""
