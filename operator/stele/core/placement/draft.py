@@ -75,8 +75,11 @@ class DraftAssignment:
         self._topology = topology
         self._unfilled: list[RowGroup] = []
         self._listed = False
-        self._of_owner: dict[MemberIndex | None, list[RowGroup]] = defaultdict(list)
-        self._of_backup: dict[MemberIndex | None, list[RowGroup]] = defaultdict(list)
+        # Those of backups, then those of owners.
+        self._by_holder: tuple[dict[MemberIndex | None, list[RowGroup]], ...] = (
+            defaultdict(list),
+            defaultdict(list),
+        )
         self._regained: Counter[tuple[MemberIndex | None, bool]] = Counter()
 
     def add(
@@ -184,18 +187,15 @@ class DraftAssignment:
             self._listed = True
             for group in self.groups.values():
                 self._list(group)
-        return (group for group in self._groups(owned)[member] if group.partitions)
-
-    def _groups(self, owned: bool) -> dict[MemberIndex | None, list[RowGroup]]:
-        return self._of_owner if owned else self._of_backup
+        return (group for group in self._by_holder[owned][member] if group.partitions)
 
     def gains(self, member: MemberIndex, owned: bool) -> int:
         """Return a counter that grows whenever `groups_of` gets a group that it just lacked."""
-        return len(self._groups(owned)[member]) + self._regained[member, owned]
+        return len(self._by_holder[owned][member]) + self._regained[member, owned]
 
     def _list(self, group: RowGroup) -> None:
         for index, member in enumerate(group.row):
-            (self._of_backup if index else self._of_owner)[member].append(group)
+            self._by_holder[index == 0][member].append(group)
 
     def _count(self, row: Row, number: int) -> None:
         self.partitions += number
