@@ -113,8 +113,12 @@ APPEND_BYTES = 512 * 1024
 FETCH_BYTES = 1024 * 1024
 """Approximate size of one answer with a log's tail."""
 
-COMMIT_DELAY_SECONDS = 0.01
+COMMIT_DELAY_SECONDS = 0.05
 """How long a commit index waits to be sent with operations."""
+
+APPLY_DELAY_SECONDS = 0.05
+APPLY_DELAY_BYTES_MAX = 4 * 1024 * 1024
+"""How long committed operations wait at a backup to be applied together, and how many bytes of them."""
 
 SYNC_INTERVAL_SECONDS = 0.1
 """With fsync Interval, the most that a simultaneous loss of power of all replicas can lose."""

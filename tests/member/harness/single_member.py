@@ -217,6 +217,7 @@ class SingleMember:
     async def until_quiet(self) -> None:
         """Let what was begun come to its end, disk and all."""
         for _ in range(20):
+            self.node.replicator.apply_delayed()
             await asyncio.sleep(0)
             for executor in (self.node._sync_thread, self.node._meta_thread):
                 await asyncio.get_running_loop().run_in_executor(executor, lambda: None)

@@ -120,7 +120,7 @@ class Follower:
             replica.owner_commit = max(replica.owner_commit, item.commit)
             match = item.prev_index + len(item.records)
             if replica.tablet.log.commit(min(item.commit, match)):
-                self._replicator.to_apply(replica)
+                self._replicator.apply_later(replica, sum(map(len, item.records)))
         return code
 
     def _probe_result(self, sender: int, item: peer.ProbeItem) -> peer.ProbeResultItem:

@@ -79,6 +79,9 @@ class Replicator:
         self._replies: list[tuple[Inbound, peer.Message]] = []
         self._to_apply: dict[int, Replica] = {}
         self._uncommitted: dict[int, Replica] = {}
+        self._later: dict[int, Replica] = {}
+        self._later_bytes = 0
+        self._later_timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._ticks_soon = False
         self._commit_timer: asyncio.TimerHandle | None = None
@@ -87,6 +90,8 @@ class Replicator:
     def stop(self) -> None:
         """Acknowledge and commit nothing from now on, neither as owner nor as backup."""
         self._stopped = True
+        if self._later_timer is not None:
+            self._later_timer.cancel()
         self._dirty.clear()
         self._replies.clear()
 
@@ -111,6 +116,25 @@ class Replicator:
 
     def to_apply(self, replica: Replica) -> None:
         self._to_apply[replica.partition] = replica
+        self.wake()
+
+    def apply_later(self, replica: Replica, size: int) -> None:
+        """Apply `size` bytes that a backup knows to be committed, together with what follows: no client
+        waits for them."""
+        self._later[replica.partition] = replica
+        self._later_bytes += size
+        if self._later_timer is None:
+            self._later_timer = self._loop.call_later(limits.APPLY_DELAY_SECONDS, self.apply_delayed)
+        elif self._later_bytes >= limits.APPLY_DELAY_BYTES_MAX:
+            self.apply_delayed()
+
+    def apply_delayed(self) -> None:
+        """Apply in the next turn what `apply_later` was given."""
+        if self._later_timer is not None:
+            self._later_timer.cancel()
+        self._later_timer, self._later_bytes = None, 0
+        due, self._later = self._later, {}
+        self._to_apply.update(due)
         self.wake()
 
     def wake(self) -> None:
