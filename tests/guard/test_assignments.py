@@ -32,7 +32,7 @@ RECORDS = [
     ("replica", "member/replication/replica.py:Replica", "member/", "facts of one tablet"),
     ("request", "member/replication/request.py:Request", "member/", "facts of one request"),
     ("session", "member/resp/session.py:ClientSession", "member/resp/", "what a client has set"),
-    ("counters", "member/replication/delayed_replies.py:Counters", "member/", "numbers that only rise"),
+    ("counters", "member/replication/counters.py:Counters", "member/", "numbers that only rise"),
     ("driver", "copyjob/drivers.py:Driver", "copyjob/", "how it is used"),
 ]
 

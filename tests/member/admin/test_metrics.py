@@ -12,7 +12,7 @@ from stele import REVISION, __version__
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.core.security.level import InternalTls
 from stele.member.admin.metrics import Metrics
-from stele.member.replication.delayed_replies import Counters
+from stele.member.replication.counters import Counters
 from stele.member.replication.request import Request, RequestKind
 from stele.member.resp.access import Access, FileState
 from tests.member.harness.cluster import Client, Cluster, cluster, eventually, key_in

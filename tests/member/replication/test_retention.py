@@ -16,7 +16,7 @@ from stele.core.tablet.log import Log, over_limit
 from stele.core.tablet.owner import LearnerState
 from stele.errors import Unavailable, Uncertain
 from stele.member import limits
-from stele.member.replication.delayed_replies import Counters
+from stele.member.replication.counters import Counters
 from stele.member.replication.keyspaces import Keyspaces
 from stele.member.replication.links import Link
 from stele.member.replication.renewal import Hold

@@ -73,7 +73,7 @@ def _drop_generations(engine: Engine, partition: int, kept: set[int]) -> bool:
         found = engine.scan(keys.tablet_prefix(partition, generation), end, 1)
         if not found:
             break
-        generation = int.from_bytes(found[0][0][2 : keys.TABLET_PREFIX_BYTES], "big")
+        generation = keys.generation_of(found[0][0])
         if generation not in kept:
             engine.drop_data(*keys.tablet_range(partition, generation))
             found_any = True

@@ -190,7 +190,7 @@ class TabletStore:
         """Return the greatest generation with any data, for a tablet whose superblock cannot be read."""
         begin, end = keys.tablet_prefix(partition, 0), keys.tablet_prefix(partition, _GENERATION_MAX)
         key = self.engine.last_key(begin, end)
-        return 0 if key is None else int.from_bytes(key[2 : keys.TABLET_PREFIX_BYTES], "big")
+        return 0 if key is None else keys.generation_of(key)
 
     # -- the log
 

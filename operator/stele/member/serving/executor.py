@@ -40,7 +40,15 @@ from stele.member.serving.transactions import Ran, run_transaction
 from stele.member.tracking.invalidations import Invalidations
 from stele.member.turn_budget import TurnBudget
 from stele.native import compiled
-from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix, split_user, unpack_value, user_tail
+from stele.wire.storage.keys import (
+    EXPIRY_BYTES,
+    after_prefix,
+    is_expired,
+    split_user,
+    unpack_value,
+    user_tail,
+    value_of,
+)
 from stele.wire.storage.log_record import Change, batch_record, clear_record, delete_record, put_record
 from stele.wire.two_phase import TX
 
@@ -249,10 +257,10 @@ class CommandExecutor:
             if replica.locks is not None and (keyspace, key) in replica.locks:
                 return None
             stored = get(data_key)
-            if stored is None or (not stored.startswith(_NEVER) and _expired(stored, now_ms)):
+            if stored is None or (not stored.startswith(_NEVER) and is_expired(stored, now_ms)):
                 replies.append(None)
                 continue
-            replies.append(stored[EXPIRY_BYTES:])
+            replies.append(value_of(stored))
             room -= len(stored)
             if room <= 0:
                 break
@@ -388,7 +396,7 @@ class CommandExecutor:
             Change(*split, None)
             for data_key, stored in page
             if data_key not in replica.pending
-            and _expired(stored, now_ms)
+            and is_expired(stored, now_ms)
             and (split := split_user(data_key))
             and (replica.locks is None or split not in replica.locks)
         ]
@@ -442,12 +450,12 @@ class CommandExecutor:
         limit = max(1, min(request.limit, limits.SCAN_KEYS_MAX))
         page = self._engine.scan(begin, end, limit, limits.SCAN_BYTES)
         now_ms = int(self._wall() * 1000)
-        keys = [key[len(prefix) :] for key, value in page if not _expired(value, now_ms)]
+        keys = [key.removeprefix(prefix) for key, value in page if not is_expired(value, now_ms)]
         size = sum(len(key) + len(value) for key, value in page)
         request.reply_bytes = min(size, limits.SCAN_BYTES)
         self.turn_budget.spend(max(1, len(page)), size)
         full = len(page) == limit or size >= limits.SCAN_BYTES
-        return keys, page[-1][0][len(prefix) :] if full else None
+        return keys, page[-1][0].removeprefix(prefix) if full else None
 
 
 def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None:
@@ -455,10 +463,6 @@ def _look_ahead(replica: Replica, changes: Sequence[Change], index: int) -> None
     for change in changes:
         after = None if change.value is None else (change.value, change.expire_at_ms)
         replica.pending[replica.prefix(change.keyspace) + change.key] = (after, index)
-
-
-def _expired(stored: bytes, now_ms: int) -> bool:
-    return 0 < int.from_bytes(stored[:EXPIRY_BYTES], "big") <= now_ms
 
 
 def _after(evaluation: Evaluation) -> Stored | None:

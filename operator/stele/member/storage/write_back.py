@@ -9,12 +9,12 @@ its state stay consistent whatever the engine makes durable. Writes that a full 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from stele.errors import Unavailable
 from stele.member.storage.disk_full import raise_unless_disk_full
 from stele.ports.engine import SCAN_BYTES_MAX, Engine, View
-from stele.wire.storage.keys import TABLET_PREFIX_BYTES
+from stele.wire.storage.keys import tablet_of
 
 CACHED_BYTES_MAX = 64 * 1024 * 1024
 """Approximate memory of cached values."""
@@ -34,15 +34,11 @@ Entries = list[tuple[bytes, bytes]]
 Tablet = dict[bytes, bytes | None]
 
 
-class _Closed(dict[bytes, Any]):
-    """Replaces the cached and pending values once `close` has begun."""
-
-    def get(self, key: bytes, default: Any = None) -> Any:
-        raise Unavailable.closed()
-
-
 class WriteBack:
-    """Implements ports.Engine; see the module. Slow methods run in one thread beside the event loop's."""
+    """Implements ports.Engine; see the module. Slow methods run in one thread beside the event loop's.
+
+    Once `close` has begun, nothing is kept any more, and whoever reads or writes is told so.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,6 +49,7 @@ class WriteBack:
         self.recent: Tablet = {}
         self._old: Tablet = {}
         self._young_bytes = 0
+        self._closed = False
         # `_swap` guards pending values; `_order` keeps a tablet's writes to the engine in order.
         self._swap, self._order = Lock(), Lock()
         self.write_log, self.get_log, self.scan_log = engine.write_log, engine.get_log, engine.scan_log
@@ -61,6 +58,8 @@ class WriteBack:
     # -- entries
 
     def get(self, key: bytes) -> bytes | None:
+        if self._closed:
+            raise Unavailable.closed()
         value = self.recent.get(key, _MISSING)
         if value is not _MISSING:
             return value
@@ -72,8 +71,10 @@ class WriteBack:
         return value
 
     def _look_up(self, key: bytes) -> bytes | None:
-        tablet = key[:TABLET_PREFIX_BYTES]
+        tablet = tablet_of(key)
         with self._swap:
+            if self._closed:
+                raise Unavailable.closed()
             for waiting in (self._waiting.get(tablet), self._leaving.get(tablet)):
                 if waiting is not None and key in waiting:
                     return waiting[key]
@@ -83,22 +84,24 @@ class WriteBack:
         """Apply changes atomically per tablet. With ranges to drop, they are all of one tablet."""
         if not changes:
             return
-        tablet = changes[0][0][:TABLET_PREFIX_BYTES]
+        tablet = tablet_of(changes[0][0])
         if drops:
             self._drop(tablet, changes, drops)
             return
-        if changes[-1][0][:TABLET_PREFIX_BYTES] == tablet:
+        if tablet_of(changes[-1][0]) == tablet:
             self._write(tablet, changes)
             return
         tablets: dict[bytes, list[tuple[bytes, bytes | None]]] = {}
         for change in changes:
-            tablets.setdefault(change[0][:TABLET_PREFIX_BYTES], []).append(change)
+            tablets.setdefault(tablet_of(change[0]), []).append(change)
         for tablet, of_tablet in tablets.items():
             self._write(tablet, of_tablet)
 
     def _write(self, tablet: bytes, changes: Changes) -> None:
         size = sum([ENTRY_BYTES + len(key) + (0 if value is None else len(value)) for key, value in changes])
         with self._swap:
+            if self._closed:
+                raise Unavailable.closed()
             waiting = self._waiting.get(tablet)
             if waiting is None:
                 waiting = self._waiting[tablet] = {}
@@ -160,7 +163,7 @@ class WriteBack:
                 del self._leaving[tablet]
 
     def _write_out_range(self, begin: bytes, end: bytes) -> None:
-        first, last = begin[:TABLET_PREFIX_BYTES], end[:TABLET_PREFIX_BYTES]
+        first, last = tablet_of(begin), tablet_of(end)
         if first == last:
             self.write_out([first])
         else:
@@ -234,8 +237,8 @@ class WriteBack:
 
     def close(self) -> None:
         with self._swap:
-            leaving, self._waiting = self._waiting, _Closed()
-            self.recent = self._old = _Closed()
+            leaving, self._waiting, self._closed = self._waiting, {}, True
+            self._forget()
         try:
             for changes in leaving.values():
                 with self._order:

@@ -36,6 +36,16 @@ def tablet_range(partition: int, generation: int) -> tuple[bytes, bytes]:
     return _TABLET.pack(partition, generation), _TABLET.pack(partition, generation + 1)
 
 
+def tablet_of(data_key: bytes) -> bytes:
+    """Return the prefix that a data key shares with all others of one generation of a tablet."""
+    return data_key[:TABLET_PREFIX_BYTES]
+
+
+def generation_of(data_key: bytes) -> int:
+    """Return the generation that a data key belongs to."""
+    return int.from_bytes(data_key[2:TABLET_PREFIX_BYTES], "big")
+
+
 def user_prefix(partition: int, generation: int, keyspace: bytes) -> bytes:
     """Return the prefix of every key of one keyspace in a tablet."""
     return _TABLET.pack(partition, generation) + bytes((USER, len(keyspace))) + keyspace
@@ -98,6 +108,16 @@ def log_key(partition: int, index: int) -> bytes:
 def pack_value(value: bytes, expire_at_ms: int) -> bytes:
     """Encode a stored value: expiry time (Unix milliseconds, 0 for never), then the bytes."""
     return _EXPIRY.pack(expire_at_ms) + value
+
+
+def is_expired(stored: bytes, now_ms: int) -> bool:
+    """Return whether the time of a stored value is over."""
+    return 0 < int.from_bytes(stored[:EXPIRY_BYTES], "big") <= now_ms
+
+
+def value_of(stored: bytes) -> bytes:
+    """Return the value of a stored one, whose length is not checked."""
+    return stored[EXPIRY_BYTES:]
 
 
 def unpack_value(stored: bytes) -> tuple[bytes, int]:
