@@ -468,7 +468,10 @@ async def test_a_load_into_a_keyspace_with_settings(tmp_path):
         await asyncio.to_thread(load, members, "load-1", wanted)
         for index in made.members:
             for key in keys:
-                await eventually(lambda i=index, k=key: client.call(i, b"GET", k), wanted[key].__eq__)
+                value = wanted[key]
+                await eventually(
+                    lambda i=index, k=key: client.call(i, b"GET", k), lambda found, v=value: found == v
+                )
                 assert await client.call(index, b"TTL", key) == -1
 
 

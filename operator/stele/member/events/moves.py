@@ -19,6 +19,7 @@ from stele.core.table.table import Partition
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.events.notifier import Notifier
+from stele.member.replication.applied import until_applied
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -101,6 +102,9 @@ class EntryMoves:
             self._working = False
 
     async def _report(self, replica: Replica, generation: int, event: str) -> None:
+        if event == ARRIVED:
+            # The last operations of the log may be applied after the row came.
+            await until_applied(replica)
         at, end = tablet_range(replica.partition, generation)
         while page := self._tablets.engine.scan(at, end, limits.SCAN_KEYS_MAX, limits.SCAN_BYTES):
             for keyspace, keys in _by_keyspace(page):

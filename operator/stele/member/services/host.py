@@ -27,6 +27,7 @@ from stele.core.table.ids import PartitionId
 from stele.core.table.table import Partition
 from stele.core.tablet.owner import Phase
 from stele.errors import Refused
+from stele.member.replication.applied import until_applied
 from stele.member.replication.replica import Replica
 from stele.member.services.runner import (
     START_SECONDS_MAX,
@@ -42,10 +43,6 @@ from stele.wire.storage.log_record import Change
 from stele.wire.storage.volume import ServiceMigration, ServicesFile
 
 log = logging.getLogger("stele.services")
-
-APPLIED_SECONDS_MAX = 5.0
-"""How long a commit event waits until the prepared state is applied here, or the new owner serves."""
-_LOOK_SECONDS = 0.01
 
 
 class Services:
@@ -260,25 +257,13 @@ class Services:
     async def _notify_end(self, record: Begun, committed: bool) -> None:
         event = record.event
         if committed and event.new_replica_index >= 0:
-            await self._applied(event.partition)
+            await until_applied(self._tablets.replicas.get(event.partition))
         await self._notify("commit_migration" if committed else "rollback_migration", event)
         self._is_notified(record, committed)
         await self._save()
 
     async def _notify(self, method: str, event: PartitionMigrationEvent) -> None:
         await asyncio.gather(*(runner.notify(method, event) for runner in self._runners))
-
-    async def _applied(self, partition: PartitionId) -> None:
-        """Wait until this member has applied its present log or, as the owner, until it serves."""
-        replica = self._tablets.replicas.get(partition)
-        end = self._background.now() + APPLIED_SECONDS_MAX
-        last = (0, 0) if replica is None else replica.tablet.log.last
-        while replica is not None and replica.ready and self._background.now() < end:
-            if replica.owner is None and replica.tablet.log.applied >= last:
-                return
-            if replica.owner is not None and replica.owner.phase is Phase.SERVING:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
 
     def _enqueue(
         self, partition: PartitionId, work: Callable[[], Coroutine[Any, Any, None]]
