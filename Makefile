@@ -22,6 +22,9 @@ VERSION ?=
 RELEASE_ARGS ?=
 SECONDS ?= 300
 
+# Benchmarks measure what images have: some modules are compiled (setup.py).
+AS_IN_IMAGES = folder=$$($(PY) -m e2e.cluster compiled); PYTHONPATH="$$folder"
+
 # Three at once, also on two cores: many tests wait for leases and disks, and leave the processor to others.
 TESTS := $(PY) -m tests.run
 FAST_TESTS := $(TESTS) -n 3 --dist worksteal -m 'not control_plane and not cluster and not long'
@@ -80,7 +83,7 @@ test: setup lint docs ## Every test but the long ones: unit, property, contract,
 	$(PY) -m e2e.cluster up
 	$(PY) -m e2e.cluster programs
 	$(PY) -m e2e.supply readers
-	$(TESTS) --all $(PYTEST_ARGS)
+	$(TESTS) --all "$$($(PY) -m e2e.cluster compiled)" $(PYTEST_ARGS)
 
 simulate: setup ## Whole clusters under faults, SEEDS of them from FIRST on, or only SEED (PROFILE=migrations: many moves)
 	@$(PY) -m tests.simulation $(if $(SEED),--seed "$(SEED)",--seeds "$(SEEDS)" --first "$(FIRST)") --profile "$(PROFILE)" $(if $(WITHOUT),--without "$(WITHOUT)") $(if $(UNTIL),--until "$(UNTIL)")
@@ -98,25 +101,25 @@ demo-down: .venv/.demo ## Remove all that the demo made, the cluster too
 	@$(PY) -m e2e.cluster down
 
 bench-planning: setup ## Our planner beside Hazelcast's and Infinispan's (BENCH_ARGS="--quick --json FILE")
-	@$(PY) -m e2e.bench planning $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench planning $(BENCH_ARGS)
 
 bench-master: setup ## Migrations, repairs and take-over on a real API server, members without data (BENCH_ARGS as above)
-	@$(PY) -m e2e.bench master $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench master $(BENCH_ARGS)
 
 bench-scale: setup ## The master with many partitions and members, in virtual time (BENCH_ARGS as above, or --all)
-	@$(PY) -m tests.simulation.scale_bench $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m tests.simulation.scale_bench $(BENCH_ARGS)
 
 bench-member: setup ## One member beside redis-server; its log, start and tablets (needs redis-server; BENCH_ARGS as above)
-	@$(PY) -m e2e.bench member $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench member $(BENCH_ARGS)
 
 bench-copy: setup ## Ways of copying, and a member joining three beside Hazelcast and Infinispan (BENCH_ARGS as above)
-	@$(PY) -m e2e.bench copy $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench copy $(BENCH_ARGS)
 
 bench-seed: setup ## Members leave, join, stop and are lost with data and load, beside Hazelcast (BENCH_ARGS as above)
-	@$(PY) -m e2e.bench seed $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench seed $(BENCH_ARGS)
 
 bench-steady: setup ## Requests of three members at rest, beside Hazelcast, Infinispan and redis-server (BENCH_ARGS as above)
-	@$(PY) -m e2e.bench steady $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench steady $(BENCH_ARGS)
 
 bench-page: setup ## Frames of the operator's page with a large cluster, in Chromium (BENCH_ARGS as above)
 	@$(PY) -m e2e.bench page $(BENCH_ARGS)
@@ -125,7 +128,7 @@ bench-newcomer: setup ## From a clone to the first scale-up in the playground (B
 	@$(PY) -m e2e.bench newcomer $(BENCH_ARGS)
 
 bench-security: setup ## Connections with TLS beside redis-server's, and a change of certificates and CA (BENCH_ARGS as above)
-	@$(PY) -m e2e.bench security $(BENCH_ARGS)
+	@$(AS_IN_IMAGES) $(PY) -m e2e.bench security $(BENCH_ARGS)
 
 cluster: .venv/.demo ## The test cluster alone
 	@$(PY) -m e2e.cluster up

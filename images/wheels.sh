@@ -2,7 +2,7 @@
 # Gets what an image installs, each file checked against its hash in locks/.
 #   wheels.sh tools TOOLS               make the virtual environment TOOLS with the pip and setuptools of the lock
 #   wheels.sh wheels TOOLS IMAGE OUT    into OUT: the wheels of IMAGE; built/: those made here from source; tools/: pip
-#   wheels.sh code TOOLS SOURCE OUT     into OUT: the wheels of the project itself and of its compiled module
+#   wheels.sh code TOOLS SOURCE OUT     into OUT: the project's wheel with compiled modules (setup.py), and native's
 set -eu
 locks=$(dirname "$0")/locks
 # Files in the wheels made here all have this time: the same source gives the same wheel.
@@ -26,6 +26,6 @@ case "$1" in
   wheels) wheels "$2" "$3" "$4" ;;
   code)
     # Crates are checked against native/Cargo.lock.
-    PATH="$2/bin:$PATH" "$2/bin/python" -m pip wheel --no-deps --no-build-isolation --wheel-dir "$4" "$3" "$3/native"
+    STELE_COMPILE=1 PATH="$2/bin:$PATH" "$2/bin/python" -m pip wheel --no-deps --no-build-isolation --wheel-dir "$4" "$3" "$3/native"
     ;;
 esac

@@ -8,21 +8,29 @@ from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import output
+from stele.core.tablet import log
 
 ROOT = Path(__file__).resolve().parents[2]
 GIT_SECONDS_MAX = 10.0
 
 
 def facts() -> dict[str, str | int | float]:
-    """Cores that may be used, memory, processor, Python, the commit, and how busy the machine is already."""
+    """Cores that may be used, memory, processor, Python, whether Stele's modules are compiled as in images
+    (`setup.py`), the commit, and how busy the machine is already."""
     return {
         "commit": commit(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "processor": _processor(),
         "python": platform.python_version(),
+        "modules": "compiled" if are_modules_compiled() else "plain",
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def are_modules_compiled() -> bool:
+    """Whether this process, and those that it starts, import modules as images have them."""
+    return str(log.__file__).endswith(".so")
 
 
 def commit() -> str:

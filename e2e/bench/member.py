@@ -17,6 +17,7 @@ from pathlib import Path
 
 import uvloop
 
+from e2e.bench import machine
 from e2e.bench.errors import BenchError
 from e2e.bench.member_budget import STAGES, group_commit, measure
 from e2e.bench.member_stage import Echo, Member, RedisServer, Server, redis_program, stage
@@ -159,6 +160,9 @@ def _budget(report: Report, quick: bool) -> None:
         "One process, no sockets, 50 connections with 16 commands each in every turn; the best turn. "
         "The clocks of the stages cost something too: without them the whole is what the first row says."
     )
+    if machine.are_modules_compiled():
+        say("budget of a command: only of plain Python, `python -m e2e.bench.member_budget`")
+        return
     section = report.section("Budget of a command", columns, note)
     say("budget of a command")
     turns = 30 if quick else 150

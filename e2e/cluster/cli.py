@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from e2e.cluster import cache, debian, doctor, images, kind, node_image, programs
+from e2e.cluster import cache, compiled, debian, doctor, images, kind, node_image, programs
 from e2e.cluster.command_line import EXIT_OK, choose_cluster, commands_of, exit_code_of, grammar
 
 _DESCRIPTION = """\
@@ -63,6 +63,10 @@ def _programs(_: argparse.Namespace) -> None:
     print(programs.ensure())
 
 
+def _compiled(_: argparse.Namespace) -> None:
+    print(compiled.ensure())
+
+
 def _doctor(_: argparse.Namespace) -> None:
     doctor.check_user()
     doctor.check(bool(kind.status().nodes), {**debian.PACKAGES, **debian.TEST_PACKAGES})
@@ -97,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     command(
         "programs", _programs, "build kubectl, helm, kind, kube-apiserver, etcd ... and print their folder"
     )
+    command("compiled", _compiled, "compile modules as images have them; print the folder for PYTHONPATH")
     command("doctor", _doctor, "check whether this machine can run cluster and tests, and say what it lacks")
     return top
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ ON_REQUEST = ("sql",)
 """Images that are only built when they are named: the demo needs none of them."""
 ALIAS_TAG = "dev"
 BASE_PACKAGES = ("ca-certificates", "python3", "tini")
+COMPILERS = {**native.TOOLS, "python3-dev": f"{sysconfig.get_path('include')}/Python.h"}
+"""What the project's own wheels are made with."""
 BUILD_SECONDS_MAX = 1800.0
 _PATIENCE = dict.fromkeys(("spark", "sql"), "about 90 s the first time: PySpark is an archive of 456 MB")
 
@@ -81,8 +84,8 @@ def build(names: Sequence[str] = NAMES) -> dict[str, str]:
     env = podman.environment()
     with cache.locked("images"):
         base = _base(env)
-        code, code_key = _code()
-        recipes = [Recipe(name, base, code, code_key) for name in names]
+        code_folder, code_key = code()
+        recipes = [Recipe(name, base, code_folder, code_key) for name in names]
         return {recipe.name: _ensure(recipe, env) for recipe in recipes}
 
 
@@ -183,7 +186,7 @@ def _wheels(recipe: Recipe) -> Path:
     return cache.entry("wheels", f"{recipe.name}-{recipe.wheels_key}", make)
 
 
-def _code() -> tuple[Path, str]:
+def code() -> tuple[Path, str]:
     """A folder with the project's own wheels, and the hash of their sources.
 
     The sources are copied first: they may be edited, and setuptools writes beside them.
@@ -192,8 +195,8 @@ def _code() -> tuple[Path, str]:
         key = cache.hash_inputs([source], _recipe_of_wheels())
 
         def make(folder: Path) -> None:
-            debian.ensure_packages(native.TOOLS)
-            with step("build the project's own wheels"):
+            debian.ensure_packages(COMPILERS)
+            with step("build the project's own wheels", "a minute: modules are compiled"):
                 _get("code", source, folder)
 
         return cache.entry("code", key, make), key
@@ -206,7 +209,7 @@ def _copied_sources() -> Iterator[Path]:
         ignored = shutil.ignore_patterns(*cache.IGNORED_NAMES)
         shutil.copytree(PROJECT / "operator" / "stele", source / "operator" / "stele", ignore=ignored)
         shutil.copytree(native.SOURCE, source / "native")
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "setup.py", "README.md"):
             shutil.copy(PROJECT / name, source / name)
         yield source
 

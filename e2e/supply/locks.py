@@ -27,7 +27,7 @@ IMAGES = ("operator", "member", "spark", "sql")
 PLUGIN = "cli"
 """What `kubectl-stele` as one file has in it."""
 BUILD = "build"
-"""What builds: pip, and the build backend of the project and of what comes as source."""
+"""What builds: pip, mypy for its compiler, and the backends of the project and of what comes as source."""
 LINT = "lint"
 """What checks the images' Dockerfile; no image has it."""
 NAMES = (*IMAGES, PLUGIN, BUILD, LINT)
@@ -112,7 +112,7 @@ def requirements(name: str) -> tuple[str, ...]:
     if name == BUILD:
         native = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text(encoding="utf-8"))
         backends = (*pyproject["build-system"]["requires"], *native["build-system"]["requires"])
-        return tuple(sorted([*backends, "pip>=25.1"]))
+        return tuple(sorted([*backends, *pyproject["dependency-groups"]["compile"], "pip>=25.1"]))
     if name == LINT:
         return tuple(sorted(pyproject["dependency-groups"][name]))
     return tuple(sorted([*project["dependencies"], *project["optional-dependencies"][name]]))

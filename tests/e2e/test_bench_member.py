@@ -9,6 +9,7 @@ from e2e.bench.member_budget import STAGES, Clock, group_commit, measure
 from e2e.bench.member_stage import stage
 
 
+@pytest.mark.plain
 async def test_a_command_costs_something_at_each_stage_that_it_passes() -> None:
     median, least, stages = await measure(b"SET", 3, 4, turns=3)
     assert 0 < least <= median

@@ -16,7 +16,7 @@ import e2e.demo.__main__, e2e.demo.workload, stele.cli.main
 names = {name.partition(".")[0] for name in sys.modules.keys() - before}
 print(*(name for name in names if getattr(sys.modules.get(name), "__spec__", None)))
 """
-OWN = {"e2e", "stele", "stele_native"}
+OWN = {"e2e", "stele", "stele__mypyc", "stele_native"}
 
 
 def provided_by(asked: list[str]) -> set[str]:

@@ -21,10 +21,17 @@ MACHINES: dict[str, type[Machine]] = {
     "session": OperationMachine,
     "tablet": TabletMachine,
 }
-CASES = [path for room in MACHINES for path in sorted((FOLDER / room).glob("*.txt"))]
+PLAIN = ("leases/holder", "tablet/swap")
+"""Their texts give tuples and numbers to what takes sets and truth values."""
+
+NAMES = [f"{room}/{path.stem}" for room in MACHINES for path in sorted((FOLDER / room).glob("*.txt"))]
+CASES = [
+    pytest.param(FOLDER / f"{name}.txt", id=name, marks=[pytest.mark.plain] if name in PLAIN else [])
+    for name in NAMES
+]
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", CASES)
 def test_script(path: Path, rewrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 20)
     check(path, MACHINES[path.parent.name], rewrite)

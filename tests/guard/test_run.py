@@ -22,6 +22,13 @@ def test_of_time():
 def test_beside():
     assert True
 """
+PLAIN = """
+import pytest
+
+@pytest.mark.plain
+def test_plain():
+    test_of_time()
+"""
 OF_THE_CLUSTER = """
 import pytest
 
@@ -43,7 +50,7 @@ def test_wrong(number):
 
 
 def _run(folder: Path, text: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = cluster: of the kind cluster\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  cluster: of it\n  plain: of it\n")
     file = folder / "test_it.py"
     file.write_text(text)
     command = [
@@ -87,7 +94,7 @@ def test_a_failure_is_printed_while_others_still_run(tmp_path: Path) -> None:
 
 
 def test_the_cluster_is_tested_beside_all_else_and_what_failed_runs_again(tmp_path: Path) -> None:
-    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all")
+    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all", str(tmp_path))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     others, cluster = ran.stdout.split("The tests of the kind cluster:")
     assert "2 passed" in others or "1 failed, 1 passed" in others
@@ -103,14 +110,26 @@ def test_right():
 @pytest.mark.parametrize("fails", ["test_wrong", "test_of_the_cluster"])
 def test_a_failure_in_either_run_fails_all(tmp_path: Path, fails: str) -> None:
     text = (FAILS if fails == "test_wrong" else PASSES) + OF_THE_CLUSTER
-    ran = _run(tmp_path, text.replace("test_of_time()", f"assert {fails == 'test_wrong'}"), "--all")
+    ran = _run(
+        tmp_path, text.replace("test_of_time()", f"assert {fails == 'test_wrong'}"), "--all", str(tmp_path)
+    )
     assert ran.returncode == 1, ran.stdout
-    assert ran.stdout.count("test session starts") == 3
+    assert ran.stdout.count("test session starts") == 4
     assert f"::{fails}" in ran.stdout.splitlines()[-2]
 
 
+def test_what_is_marked_runs_in_plain_python_and_all_else_with_compiled_modules(tmp_path: Path) -> None:
+    text = PLAIN.replace("test_of_time()", "import stele; assert 'made' not in stele.__file__")
+    text += "\n\ndef test_compiled():\n    import stele; assert 'made' in stele.__file__\n"
+    (tmp_path / "made" / "stele").mkdir(parents=True)
+    (tmp_path / "made" / "stele" / "__init__.py").touch()
+    ran = _run(tmp_path, text, "--all", str(tmp_path / "made"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("1 passed") == 2
+
+
 def test_a_run_that_cannot_begin_fails_all(tmp_path: Path) -> None:
-    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all", "--no-such-option")
+    ran = _run(tmp_path, FAILS_ONCE + OF_THE_CLUSTER, "--all", str(tmp_path), "--no-such-option")
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run once more" not in ran.stdout
 

@@ -306,6 +306,7 @@ def test_a_copy_stays_until_the_row_without_it_is_known_to_be_whole() -> None:
     assert delete in collect_garbage(state, desired, 1, left, 400.0)
 
 
+@pytest.mark.plain
 def test_an_owner_reads_by_leave_of_whom_its_writes_wait_for() -> None:
     """Seed 50065 of strikes: a row with the destination was stored while its owner was away, and the
     destination became the owner; the old one went on reading by the lease of the member replaced.

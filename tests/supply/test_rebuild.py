@@ -27,7 +27,7 @@ def exported(folder: Path) -> Path:
     """The sources of the project's own wheels as they are committed, with the times of a clone of today."""
     folder.mkdir(parents=True)
     words = ["git", "-C", str(locks.PROJECT), "archive", "--format=tar", head_of_here().name, "--"]
-    words += ["pyproject.toml", "README.md", "operator", "native"]
+    words += ["pyproject.toml", "setup.py", "README.md", "operator", "native"]
     packed = folder / "packed.tar"
     packed.write_bytes(subprocess.check_output(words))
     with tarfile.open(packed) as archive:

@@ -48,14 +48,14 @@ class TurnBudget:
         self._waiting.append((entries, work))
         self._schedule()
 
-    async def run(self, entries: int, work: Callable[[], Result]) -> Result:
+    def run(self, entries: int, work: Callable[[], Result]) -> "asyncio.Future[Result]":
         """Run work in the first turn with room for it, and count it."""
-        if self.fits(entries):
-            self.spend(entries, 0)
-            return work()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.later(entries, partial(self._resolve, future, entries, work))
-        return await future
+        if self.fits(entries):
+            self._resolve(future, entries, work)
+        else:
+            self.later(entries, partial(self._resolve, future, entries, work))
+        return future
 
     def _resolve(self, future: "asyncio.Future[Result]", entries: int, work: Callable[[], Result]) -> None:
         """Run queued work; its error goes to the waiter, as raising it here would end the process."""

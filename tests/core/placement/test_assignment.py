@@ -413,6 +413,7 @@ def test_assign_takes_a_table() -> None:
     assert assign(table, data(range(2)), 2) == ((0, 1), (1, 0))
 
 
+@pytest.mark.plain
 def test_slots_that_cannot_help_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One member owns nearly all of many different rows: what has to be looked at grows with them alone."""
     looked = {}

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from stele.adapters.memory.engine import MemoryEngine
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.leases import LeaseGrantor, LeaseHolder
@@ -27,6 +29,7 @@ class Loop:
         self.soon.append(callback)
 
 
+@pytest.mark.plain
 def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
     loop, anything = Loop(), cast(Any, None)
     leases = (LeaseGrantor(0.0, 1.0), LeaseHolder())

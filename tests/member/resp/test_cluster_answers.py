@@ -93,6 +93,7 @@ async def test_a_client_that_is_gone_takes_no_answer_along(server: RespServer) -
     await client.aclose()
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("name", sorted(ENCODERS))
 async def test_a_large_map_is_made_in_many_turns(name: bytes) -> None:
     turns = TurnBudget(asyncio.get_running_loop().call_soon)

@@ -88,6 +88,7 @@ async def test_no_pattern_takes_more_steps_than_its_length_times_that_of_the_key
         assert read.steps <= len(key) * len(pattern)
 
 
+@pytest.mark.plain
 async def test_what_a_turn_compares_is_limited():
     """A search is cut into windows, whose steps are counted as entries; nothing else is searched."""
     searched = []

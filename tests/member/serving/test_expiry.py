@@ -104,7 +104,7 @@ def test_a_damaged_tablet_goes_offline_and_nothing_else_ends(
     def damaged(*_: object) -> None:
         raise Corrupt("database: block checksum mismatch")
 
-    monkeypatch.setattr(owner.node.engine, "scan", damaged)
+    monkeypatch.setattr(owner.node.engine._engine, "scan", damaged)
     quiet.run(2.0)
     assert "block checksum mismatch" in owner.replica.broken
     assert owner.process.loop.alive
