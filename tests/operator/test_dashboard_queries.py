@@ -115,6 +115,9 @@ async def test_panels_of_clusters_and_migrations_show_something_and_alerts_are_e
         at_work(stage, real_kubelet, operator, tmp_path) as (scene, asked),
     ):
         await meet_an_error(scene)
+        # A rate takes a sample from before: hand-overs may be over sooner than Prometheus looks again.
+        frozen = "stele_handover_duration_seconds_count"
+        await scene.until("members are scraped", partial(asked.numbers, frozen))
         await stage.scale(4)
         await stage.until_converged(4)
         values = {"$__rate_interval": RATE_INTERVAL, "$namespace": namespace, "$cluster": "demo"}
