@@ -41,6 +41,7 @@ COMPILED = (
     "member/replication/tablet_store.py",
     "member/resp/batching.py",
     "member/serving/executor.py",
+    "member/serving/router.py",
     "member/serving/waiting.py",
     "member/storage/write_back.py",
 )

@@ -1,6 +1,6 @@
 """Access to every partition of the cluster, for the clients' endpoint."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from stele.core.kv.cluster_map import ClusterMap, ClusterNode
@@ -86,7 +86,7 @@ class KeyValueService(Protocol):
         """Return the settings of a keyspace as known to this member."""
         ...
 
-    async def execute(
+    def execute(
         self,
         partition: int,
         keyspace: bytes,
@@ -96,8 +96,10 @@ class KeyValueService(Protocol):
         *,
         track: Track | None = None,
         written: WrittenOperations | None = None,
-    ) -> list[Reply]:
+    ) -> Awaitable[list[Reply]]:
         """Run single-key commands of one partition, in order; reads are linearizable.
+
+        The call itself submits them.
 
         Returns one reply per command that ran: the first ones, as long as their replies fit into `room`
         bytes. The others did not run. With room for any single reply, the first command always runs. `track`
@@ -149,9 +151,9 @@ class KeyValueService(Protocol):
         linearizable."""
         ...
 
-    async def scan(
+    def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
-    ) -> tuple[list[bytes], bytes | None]:
+    ) -> Awaitable[tuple[list[bytes], bytes | None]]:
         """Return up to `limit` keys greater than `after` in order, and how far the search got.
 
         There are fewer when keys or values are long. The second value may be beyond the last key (expired
@@ -159,11 +161,11 @@ class KeyValueService(Protocol):
         """
         ...
 
-    async def count(self, partition: int, keyspace: bytes) -> int:
+    def count(self, partition: int, keyspace: bytes) -> Awaitable[int]:
         """Return the number of entries of a keyspace in one partition; expired ones count until removed."""
         ...
 
-    async def clear(self, partition: int, keyspace: bytes, catalog: int = 0) -> None:
+    def clear(self, partition: int, keyspace: bytes, catalog: int = 0) -> Awaitable[None]:
         """Delete all entries of a keyspace in one partition, as one operation; b"": of all users' keyspaces.
 
         With `catalog`, only while no later catalog of keyspaces is in use where the owner is. Raises Refused

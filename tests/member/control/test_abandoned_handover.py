@@ -102,7 +102,7 @@ async def test_a_frozen_owner_asks_when_no_master_speaks_and_resumes_by_a_refusa
     await made.restart()
     link: Any = Destination()
     made.node.links[OTHER] = link
-    write = asyncio.create_task(made.node.router.execute(P, b"default", [[b"SET", key_here(), b"v"]]))
+    write = asyncio.ensure_future(made.node.router.execute(P, b"default", [[b"SET", key_here(), b"v"]]))
     made.node.handovers.cancel_abandoned()
     assert not [sent for sent in link.sent if isinstance(sent, peer.CancelHandover)]
     await asyncio.sleep(0.15)

@@ -281,7 +281,7 @@ class Stub:
 
 
 async def asked(store: RequestRouter, *args: bytes) -> "asyncio.Task[Any]":
-    task = asyncio.create_task(store.execute(0, b"default", [list(args)]))
+    task = asyncio.ensure_future(store.execute(0, b"default", [list(args)]))
     await asyncio.sleep(0)
     return task
 

@@ -6,7 +6,7 @@ server sends the next one only after the reply.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from stele.member.replication.tablet_store import TabletStore
 from stele.member.serving.backup_reads import BackupReads
 from stele.member.serving.executor import CommandExecutor
 from stele.member.serving.forwarding import CLEAR_COMMANDS, error_of, message_of, result_of
+from stele.member.serving.outcomes import done, first
 from stele.member.serving.waiting import WaitingRequests
 from stele.member.tracking.local_caches import LocalCaches
 from stele.member.tracking.near_values import NearValues
@@ -160,7 +161,7 @@ class RequestRouter:
     def settings_of(self, keyspace: bytes) -> Settings:
         return self._table.keyspaces.settings_of(keyspace)
 
-    async def execute(
+    def execute(
         self,
         partition: int,
         keyspace: bytes,
@@ -170,12 +171,13 @@ class RequestRouter:
         *,
         track: Track | None = None,
         written: WrittenOperations | None = None,
-    ) -> list[Reply]:
+    ) -> Awaitable[list[Reply]]:
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
         if seen is not None and track is None:
             replies = self._backup_reads.read(seen, keyspace, [partition] * len(commands), commands)
             if replies:
-                return replies
-        future: asyncio.Future[list[Reply]] = self._loop.create_future()
+                future.set_result(replies)
+                return future
         request = self._request(RequestKind.EXECUTE, partition, keyspace, future)
         request.commands, request.room, request.track = commands, room, track
         if written is not None and not request.may_write:
@@ -183,7 +185,7 @@ class RequestRouter:
         if seen is not None or written is not None:
             request.saw = partial(self._saw, partition, seen, written)
         self.submit(request)
-        return await future
+        return future
 
     def _saw(
         self,
@@ -219,33 +221,28 @@ class RequestRouter:
             return None
         return self._executor.read_now(self._tablets.replicas, keyspace, partitions, keys)
 
-    async def scan(
+    def scan(
         self, partition: int, keyspace: bytes, after: bytes, limit: int
-    ) -> tuple[list[bytes], bytes | None]:
-        future = self._loop.create_future()
+    ) -> Awaitable[tuple[list[bytes], bytes | None]]:
+        future: asyncio.Future[list[tuple[list[bytes], bytes | None]]] = self._loop.create_future()
         request = self._request(RequestKind.SCAN, partition, keyspace, future)
         request.after, request.limit = after, limit
         self.submit(request)
-        page: tuple[list[bytes], bytes | None] = (await future)[0]
-        return page
+        return first(future)
 
-    async def count(self, partition: int, keyspace: bytes) -> int:
-        future = self._loop.create_future()
-        request = self._request(RequestKind.COUNT, partition, keyspace, future)
-        self.submit(request)
-        number: int = (await future)[0]
-        return number
+    def count(self, partition: int, keyspace: bytes) -> Awaitable[int]:
+        future: asyncio.Future[list[int]] = self._loop.create_future()
+        self.submit(self._request(RequestKind.COUNT, partition, keyspace, future))
+        return first(future)
 
-    async def clear(self, partition: int, keyspace: bytes, catalog: int = 0) -> None:
+    def clear(self, partition: int, keyspace: bytes, catalog: int = 0) -> Awaitable[None]:
         if self._table.features < CLEARS:
             raise Refused("clearing takes members that all know how: upgrade the cluster first")
-        future = self._loop.create_future()
+        future: asyncio.Future[list[Reply]] = self._loop.create_future()
         request = self._request(RequestKind.CLEAR, partition, keyspace, future)
         request.catalog, request.commands = catalog, CLEAR_COMMANDS
         self.submit(request)
-        reply: Reply = (await future)[0]
-        if isinstance(reply, Failure):
-            raise Refused(reply.text, code=reply.code)
+        return done(future)
 
     def info(self) -> dict[str, str | int]:
         counters = self._counters
@@ -298,6 +295,9 @@ class RequestRouter:
         """Dispatch the partition's queued requests as far as possible, after a change."""
         if partition in self._queues:
             self._waiting.drain(partition, self._dispatch)
+
+    def _drain_after(self, partition: int, _: object) -> None:
+        self.drain(partition)
 
     def _drain_later(self, request: Request) -> None:
         """Drain the partition in a turn with room for the request."""
@@ -357,7 +357,7 @@ class RequestRouter:
                 return True
             self._executor.run(replica, request)
             if replica.clearing:
-                request.future.add_done_callback(lambda _: self.drain(request.partition))
+                request.future.add_done_callback(partial(self._drain_after, request.partition))
             if replica.unlocked:
                 replica.unlocked = False
                 self._loop.call_soon(self._unblock, request.partition)
