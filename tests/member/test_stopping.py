@@ -172,6 +172,7 @@ async def test_a_member_that_ends_by_itself_acknowledges_nothing_from_then_on(tm
         assert await counters.lost(1) == {}
 
 
+@pytest.mark.plain
 async def test_a_drain_asks_only_tablets_that_owe_an_answer() -> None:
     """It asks every few milliseconds, and a member may have 16,384 tablets."""
 

@@ -286,6 +286,7 @@ async def asked(store: RequestRouter, *args: bytes) -> "asyncio.Task[Any]":
     return task
 
 
+@pytest.mark.plain
 async def test_requests_wait_while_too_much_is_uncommitted_and_then_run_in_order() -> None:
     made = Stub()
     tasks = [await asked(made.store, b"SET", b"k", b"%d" % n) for n in range(5)]
@@ -301,6 +302,7 @@ WAITING_BYTES = 1285
 """What `SET k v` takes while it waits, as it is counted."""
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(
     ("limit", "value"), [("QUEUE_REQUESTS_MAX", 3), ("QUEUE_BYTES_MAX", 3 * WAITING_BYTES)]
 )
@@ -323,6 +325,7 @@ async def test_a_full_queue_answers_at_once_that_nothing_was_done(
     made.store.drain(0)
 
 
+@pytest.mark.plain
 async def test_what_may_be_repeated_goes_again_and_is_not_said_to_be_undone() -> None:
     made = Stub()
     once = await asked(made.store, ONCE, b"c", b"1", b"INCR", b"k")

@@ -161,6 +161,7 @@ async def test_room_that_is_there_is_taken_without_waiting() -> None:
     assert (held.held, held.scarce) == (limits.LARGE_REPLIES_BYTES_MAX, False)
 
 
+@pytest.mark.plain
 async def test_a_request_that_comes_back_while_another_runs_is_not_taken_for_it() -> None:
     """A read waits for a lease; the next request meets damage, and the tablet gives the read back."""
     loop = asyncio.get_running_loop()
