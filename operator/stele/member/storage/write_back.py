@@ -19,7 +19,7 @@ from stele.wire.storage.keys import tablet_of
 CACHED_BYTES_MAX = 64 * 1024 * 1024
 """Approximate memory of cached values."""
 
-WAITING_BYTES_MAX = 96 * 1024 * 1024
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Approximate memory of pending values; a flush usually comes long before they are written out here."""
 
 TABLET_BYTES_MAX = 1024 * 1024
