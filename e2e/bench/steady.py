@@ -128,7 +128,7 @@ def _measure(running: Running, found: Found, pace: Pace, cases: Sequence[Case] =
             _warm(client, size, keys, operations, pace)
         for case in cases:
             words = ("steady", case.operation, case.size_bytes, SIZES[case.size_bytes], case.connections)
-            found.rounds.setdefault((case, name), []).append(_one(running, client, words, pace.seconds))
+            found.rounds.setdefault((case, name), []).append(one(running, client, words, pace.seconds))
         for kind in TRANSACTIONS.get(name, {}).items():
             _transact(running, client, kind, found, pace)
 
@@ -147,7 +147,7 @@ def _measure_copies(running: Running, name: str, found: Found, pace: Pace) -> No
     _warm(client, *values, OPERATIONS, pace)
     for case in COPIES_CASES:
         words = ("steady", case.operation, *values, case.connections)
-        found.rounds.setdefault((case, name), []).append(_one(running, client, words, pace.seconds))
+        found.rounds.setdefault((case, name), []).append(one(running, client, words, pace.seconds))
 
 
 def _transact(running: Running, client: Talker, kind: tuple[str, str], found: Found, pace: Pace) -> None:
@@ -156,10 +156,11 @@ def _transact(running: Running, client: Talker, kind: tuple[str, str], found: Fo
     client.ask("transact", how, max(TRANSACTION_KEYS), *values, max(CONNECTIONS), pace.warm_seconds)
     for case in TRANSACTION_CASES:
         words = ("transact", how, case.keys, *values, case.connections)
-        found.rounds.setdefault((case, name), []).append(_one(running, client, words, pace.seconds))
+        found.rounds.setdefault((case, name), []).append(one(running, client, words, pace.seconds))
 
 
-def _one(running: Running, client: Talker, words: tuple[object, ...], seconds: int) -> dict[str, float]:
+def one(running: Running, client: Talker, words: tuple[object, ...], seconds: int) -> dict[str, float]:
+    """What clients found in so many seconds, with the processor's time of both sides for each request."""
     servers, own = _cpu(running.servers), _cpu([client.pid])
     answer = client.ask(*words, seconds)
     requests = answer["per_second"] * seconds

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from e2e.bench import machine
+from e2e.bench.steady import FILL_SECONDS_MAX, one
 from e2e.bench.steady_systems import Running, stele
 from e2e.bench.steady_table import CASES, CONNECTIONS, SIZES, SMART, Case
 from e2e.cluster.steps import say
 
 SECONDS, WARM_SECONDS = 2, 3
-FILL_SECONDS_MAX = 600.0
 Asked = tuple[float, float]
 """Microseconds of the servers' processor for each request, and requests for each second."""
 
@@ -63,11 +62,9 @@ def running(folder: Path) -> Iterator[Running]:
 
 def ask(system: Running, case: Case, seconds: int) -> Asked:
     """Have its clients work for so long."""
-    before = sum(map(machine.cpu_seconds, system.servers))
-    words = ("steady", case.operation, case.size_bytes, SIZES[case.size_bytes], case.connections, seconds)
-    per_second = float(system.clients[SMART].ask(*words)["per_second"])
-    used = sum(map(machine.cpu_seconds, system.servers)) - before
-    return used / (per_second * seconds) * 1e6, per_second
+    words = ("steady", case.operation, case.size_bytes, SIZES[case.size_bytes], case.connections)
+    found = one(system, system.clients[SMART], words, seconds)
+    return found["server_microseconds"], found["per_second"]
 
 
 def line(case: Case, first: Sequence[Asked], second: Sequence[Asked]) -> str:

@@ -23,11 +23,14 @@ def test_beside():
     assert True
 """
 PLAIN = """
-import pytest
+import pytest, stele
 
 @pytest.mark.plain
 def test_plain():
-    test_of_time()
+    assert "made" not in stele.__file__
+
+def test_compiled():
+    assert "made" in stele.__file__
 """
 OF_THE_CLUSTER = """
 import pytest
@@ -119,11 +122,9 @@ def test_a_failure_in_either_run_fails_all(tmp_path: Path, fails: str) -> None:
 
 
 def test_what_is_marked_runs_in_plain_python_and_all_else_with_compiled_modules(tmp_path: Path) -> None:
-    text = PLAIN.replace("test_of_time()", "import stele; assert 'made' not in stele.__file__")
-    text += "\n\ndef test_compiled():\n    import stele; assert 'made' in stele.__file__\n"
     (tmp_path / "made" / "stele").mkdir(parents=True)
     (tmp_path / "made" / "stele" / "__init__.py").touch()
-    ran = _run(tmp_path, text, "--all", str(tmp_path / "made"))
+    ran = _run(tmp_path, PLAIN, "--all", str(tmp_path / "made"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("1 passed") == 2
 

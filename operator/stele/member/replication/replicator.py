@@ -90,8 +90,6 @@ class Replicator:
     def stop(self) -> None:
         """Acknowledge and commit nothing from now on, neither as owner nor as backup."""
         self._stopped = True
-        if self._later_timer is not None:
-            self._later_timer.cancel()
         self._dirty.clear()
         self._replies.clear()
 

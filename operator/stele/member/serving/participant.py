@@ -35,7 +35,7 @@ from stele.member.serving.dedup import Attempt
 from stele.member.serving.transactions import run_commands
 from stele.ports.engine import Engine
 from stele.wire.replies import encode_replies
-from stele.wire.storage.keys import EXPIRY_BYTES, after_prefix
+from stele.wire.storage.keys import after_prefix, value_of
 from stele.wire.storage.log_record import Change
 from stele.wire.transaction import decode_transaction
 from stele.wire.two_phase import (
@@ -262,9 +262,7 @@ def stored_outcomes(engine: Engine, replica: Replica, member: str) -> list[tuple
     prefix = replica.prefix(OUTCOMES)
     begin = prefix + member_prefix(member)
     page = engine.scan(begin, after_prefix(begin), FORGOTTEN_AT_ONCE)
-    return [
-        (split_id(key[len(prefix) :]), decode_entry(Outcome, value[EXPIRY_BYTES:])) for key, value in page
-    ]
+    return [(split_id(key[len(prefix) :]), decode_entry(Outcome, value_of(value))) for key, value in page]
 
 
 def originators(engine: Engine, replica: Replica) -> Iterator[TxId]:
@@ -286,7 +284,7 @@ def stored_intents(engine: Engine, replica: Replica) -> Iterator[tuple[TxId, Int
     begin, end = prefix, after_prefix(prefix)
     while page := engine.scan(begin, end, FORGOTTEN_AT_ONCE):
         for key, value in page:
-            yield split_id(key[len(prefix) :]), decode_entry(Intent, value[EXPIRY_BYTES:])
+            yield split_id(key[len(prefix) :]), decode_entry(Intent, value_of(value))
         begin = page[-1][0] + b"\0"
 
 

@@ -37,7 +37,7 @@ Tablet = dict[bytes, bytes | None]
 class WriteBack:
     """Implements ports.Engine; see the module. Slow methods run in one thread beside the event loop's.
 
-    Once `close` has begun, nothing is kept any more, and whoever reads or writes is told so.
+    Once `close` has begun, nothing is kept any more, and reads and writes raise Unavailable (CLOSED).
     """
 
     def __init__(self, engine: Engine) -> None:

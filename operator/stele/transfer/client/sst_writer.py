@@ -12,7 +12,7 @@ from stele.adapters.rocksdb.options import data_options
 from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import STOP_FREE_BYTES
 from stele.errors import Corrupt, Refused
-from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, tablet_prefix
+from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, is_expired, tablet_prefix
 
 # Entries are dropped only if they expired this long ago, since this clock is not the owner's.
 EXPIRED_MARGIN_MS = 600_000
@@ -66,9 +66,7 @@ class SstWriter:
         self.bytes += size
 
     def _is_expired(self, key: bytes, value: bytes) -> bool:
-        if key[TABLET_PREFIX_BYTES] != USER:
-            return False
-        return 0 < int.from_bytes(value[:EXPIRY_BYTES], "big") <= self._expired_ms
+        return key[TABLET_PREFIX_BYTES] == USER and is_expired(value, self._expired_ms)
 
     def finish(self) -> tuple[int, int]:
         """Return (bytes, crc32c) of the file on disk; (0, 0) without a file when there are no entries."""

@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.errors import Corrupt
-from stele.wire.storage.keys import EXPIRY_BYTES
+from stele.wire.storage.keys import value_of
 from stele.wire.unreadable import UNREADABLE
 
 
@@ -29,5 +29,5 @@ def decode_remembered(value: bytes) -> Remembered:
 
 def client_entry(client: bytes, stored: bytes) -> tuple[bytes, int, int]:
     """Return (client, used_ms, bytes) of a stored entry, for `core.kv.dedup.RememberedClients`."""
-    value = stored[EXPIRY_BYTES:]
+    value = value_of(stored)
     return client, decode_remembered(value).used_ms, len(client) + len(value)
