@@ -32,6 +32,11 @@ class Channel:
     def free(self) -> bool:
         return self._task is None and self._answer is None
 
+    @property
+    def answered(self) -> bool:
+        """Return whether no request is on its way."""
+        return self._task is None
+
     def send(
         self,
         address: str,

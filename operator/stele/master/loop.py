@@ -76,7 +76,8 @@ class Pace:
 
     `busy` and `idle` are those between ticks and between heartbeats, `report` between status writes.
 
-    Answers that arrive within `gather` are handled together; within `hand_over` while clients wait for a
+    Answers that arrive within `gather` are handled together, sooner when all have arrived; within `hand_over`
+    while clients wait for a
     partition whose owner changes, and at rest within `gather_member` for each member that there is. So long,
     and until a heartbeat at most, members that nothing waits for are not told of changed rows.
     """
@@ -185,14 +186,22 @@ class ClusterLoop:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
             if any(not channel.free for channel in self._channels.values()):
-                await asyncio.sleep(min(self._gather(busy=busy), seconds / 2))
+                async with asyncio.timeout(min(self._gather(busy=busy), seconds / 2)):
+                    await self._more_answers(busy=busy)
         except TimeoutError:
             pass
         self._woken.clear()
 
+    async def _more_answers(self, *, busy: bool) -> None:
+        """Wait for the other answers: for all of those that are due while something is under way. At rest
+        members answer one by one, and each would be a round."""
+        while not busy or not all(channel.answered for channel in self._channels.values()):
+            self._woken.clear()
+            await self._woken.wait()
+
     def _gather(self, *, busy: bool) -> float:
-        """Return the seconds to wait for more answers: shorter in a hand-over, which takes three rounds of
-        messages, and longer at rest where many members answer heartbeats."""
+        """Return the most seconds to wait for more answers: few in a hand-over, which takes three rounds of
+        messages, and more at rest where many members answer heartbeats."""
         running = () if self.state is None else self.state.operations.migrations.values()
         if any(each.holds_clients for each in running):
             return self._pace.hand_over
