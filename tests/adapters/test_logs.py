@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -156,3 +157,16 @@ async def test_tasks_that_begin_in_a_block_name_what_it_names(shown: list[dict[s
         ("outside", None, None),
         ("in the loop", "demo", 3),
     ]
+
+
+async def test_what_is_given_up_changes_nothing_where_it_is_closed(shown: list[dict[str, Any]]) -> None:
+    async def about_something() -> None:
+        with logs.about(session="s1"):
+            await asyncio.Event().wait()
+
+    given_up = about_something()
+    Context().run(given_up.send, None)
+    given_up.close()
+    log.warning("elsewhere")
+    assert [each.get("session") for each in shown] == [None]
+    assert logs.fields_now() == {}

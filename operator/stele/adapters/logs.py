@@ -6,7 +6,7 @@ Levels are of the loggers of Stele; the log of others stays at the level with wh
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -119,13 +119,13 @@ def about_nothing() -> Context:
 @contextmanager
 def about(**fields: str | int) -> Iterator[None]:
     """Have lines name these fields: those of this block, and of tasks that begin in it."""
-    before = _about.get()
-    _about.set({**before, **fields})
+    token = _about.set({**_about.get(), **fields})
     try:
         yield
     finally:
-        # Not by its token: what is given up is closed in another context, where that is refused.
-        _about.set(before)
+        # What is given up is closed in another context, which is about something else.
+        with suppress(ValueError):
+            _about.reset(token)
 
 
 def note(**fields: str | int) -> None:
