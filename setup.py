@@ -35,6 +35,7 @@ COMPILED = (
     "member/replication/latency.py",
     "member/replication/log_writer.py",
     "member/replication/operations.py",
+    "member/replication/passes.py",
     "member/replication/replica.py",
     "member/replication/replicator.py",
     "member/replication/request.py",

@@ -1,7 +1,7 @@
 """Periodic work: heartbeats, expired requests, a volume that fills up, flushes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from stele.core.tablet.leases import LeaseHolder
@@ -13,9 +13,11 @@ from stele.member.events.expired import ExpiredEntries
 from stele.member.events.feed import Feed
 from stele.member.events.moves import EntryMoves
 from stele.member.live_settings import LiveSettings
+from stele.member.replication import passes
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.flusher import Flusher
 from stele.member.replication.metadata_store import MetadataStore
+from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
 from stele.member.replication.retention import unpin_logs
 from stele.member.replication.tablet_store import TabletStore
@@ -107,9 +109,8 @@ class Ticker:
         self._router.drain_all()
         self._router.expire(now)
         self._backup_reads.tick(now)
-        for replica in self._tablets.replicas.values():
-            if replica.owes:
-                self._delayed_replies.expire(replica, now)
+        for replica in passes.owing(self._tablets.replicas):
+            self._delayed_replies.expire(replica, now)
         self._delayed_replies.leases_changed()
         if self._tablets.writer.stalled:
             self._replicator.wake()
@@ -135,11 +136,17 @@ class Ticker:
         scarce = self._gate.free_bytes < 2 * limits.NO_SPACE_BYTES
         sessions = self._sessions
         space = 0 if scarce else self._settings.log_space_bytes
-        sessions.note_log(unpin_logs(self._tablets.replicas.values(), sessions.pin, sessions.unpin, space))
+        sessions.note_log(unpin_logs(self._pinned(), sessions.pin, sessions.unpin, space))
         self._roles.log_served()
         if self._metadata.table_dirty:
             self._background.spawn(self._metadata.save_table())
         self._flusher.flush_if_due()
+
+    def _pinned(self) -> Collection[Replica]:
+        """Return the tablets whose log a copy or a destination may need."""
+        replicas = self._tablets.replicas
+        copied = {each: replicas[each] for each in self._sessions.pinned if each in replicas}
+        return {**copied, **{each.partition: each for each in passes.learning(replicas)}}.values()
 
     def _check_stalled(self, now: float) -> None:
         """End a process whose database does not recover when space is free: the next start reopens it."""

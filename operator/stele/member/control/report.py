@@ -1,6 +1,5 @@
 """A member's report to the master in each exchange; a new master needs nothing else."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +17,7 @@ from stele.member.control.migrations import Migrations, hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
 from stele.member.live_settings import LiveSettings
+from stele.member.replication import passes
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -70,9 +70,9 @@ class Reporter:
         self._started_at = self._background.now()
         # Distinct numbers per process, so that the master does not confuse two processes.
         self._delta_log = DeltaLog[int, m.TabletReport](self._instance.incarnation << NUMBER_BITS)
-        self._reported: dict[int, tuple[object, ...]] = {}
         self._all_reported_at = float("-inf")
         self._rates: dict[int, WriteRate] = {}
+        self._measured_at = self._started_at
         self._stats = m.Stats()
         self._keyspaces: tuple[m.KeyspaceSize, ...] = ()
         self._keyspaces_number = 0
@@ -132,7 +132,7 @@ class Reporter:
             stamp=table.stamp,
             member_list_version=table.member_list_version,
             accepted=self._accepted(),
-            learners=tuple(_learners(self._tablets.replicas.values())),
+            learners=tuple(map(_learner, passes.learning(self._tablets.replicas))),
             copies=tuple(self._migrations.copy_reports()),
             fetches=fetches.reports(),
             silent=tuple(self._silent_peers()),
@@ -159,56 +159,65 @@ class Reporter:
     def _update_delta_log(self) -> None:
         now = self._background.now()
         everything = now - self._all_reported_at > POSITIONS_SECONDS
+        replicas, written = self._tablets.replicas, set[int]()
         if everything:
             self._all_reported_at, self._stats = now, self._count()
-            self._measure_rates(now)
-        changed: dict[int, m.TabletReport] = {}
-        gone = self._reported.keys() - self._tablets.replicas.keys()
-        for partition, replica in self._tablets.replicas.items():
-            if replica.block is None or replica.broken:
-                gone.add(partition)
-                continue
-            mark = (replica.block, replica.generation, replica.tablet.promised)
-            if everything or self._reported.get(partition) != mark:
-                self._reported[partition] = mark
-                changed[partition] = tablet_report(replica, self._rates.get(partition))
-        self._delta_log.update(changed, gone)
+            written = self._measure_rates(now)
+        changed, gone = passes.news(replicas, positions=everything)
+        reports = {each.partition: self._report_of(each) for each in changed}
+        for partition in written - reports.keys() - set(gone):
+            if replicas[partition].seen_block is not None:
+                reports[partition] = self._report_of(replicas[partition])
+        self._delta_log.update(reports, gone)
         if everything and (sizes := owned_sizes(self._tablets)) != self._keyspaces:
             self._keyspaces, self._keyspaces_number = sizes, self._delta_log.number
-        for partition in gone:
-            self._reported.pop(partition, None)
 
-    def _measure_rates(self, now: float) -> None:
-        self._rates = {
-            partition: self._rates.get(partition) or WriteRate(replica.tablet.log.appended_bytes, now)
-            for partition, replica in self._tablets.replicas.items()
-        }
+    def _report_of(self, replica: Replica) -> m.TabletReport:
+        return tablet_report(replica, self._rates.get(replica.partition))
+
+    def _measure_rates(self, now: float) -> set[int]:
+        """Measure the logs that grow, or did a moment ago. Returns their partitions."""
+        replicas, before = self._tablets.replicas, self._measured_at
+        for replica, appended_bytes in passes.grown(replicas):
+            self._rates.setdefault(replica.partition, WriteRate(appended_bytes, before))
         for partition, rate in self._rates.items():
-            rate.measure(self._tablets.replicas[partition].tablet.log.appended_bytes, now)
+            rate.measure(replicas[partition].tablet.log.appended_bytes, now)
+        measured, self._measured_at = set(self._rates), now
+        self._rates = {number: rate for number, rate in self._rates.items() if rate.bytes_per_second >= 1.0}
+        return measured
 
     def _accepted(self) -> tuple[m.Row, ...]:
-        accepted, rows = (r.meta.accepted for r in self._tablets.replicas.values()), self._tablets.rows
+        accepted = (each.meta.accepted for each in passes.agreed(self._tablets.replicas))
+        rows = self._tablets.rows
         return tuple(row for row in accepted if row is not None and row.version > rows[row.partition].version)
 
     def _silent_peers(self) -> list[m.SilentPeer]:
         """Return members that an owned tablet waits for and that have been silent for a while."""
-        needed: set[int] = set()
-        for replica in self._tablets.replicas.values():
-            if replica.owner is not None:
-                needed.update(replica.owner.waited_for)
-        found = []
-        lost = self._lost_since()
+        now, lost = self._background.now(), self._lost_since()
         least = max(limits.SILENT_MS_MIN, 2 * self._live.heartbeat_ms)
-        now = self._background.now()
-        for member in sorted(needed):
-            link = self._replicator.links.get(member)
-            heard_at = self._started_at if link is None else max(link.heard_at, self._started_at)
-            silent_ms = int((now - heard_at) * 1000)
-            if silent_ms >= least:
-                found.append(m.SilentPeer(member, silent_ms))
-            elif (lost_at := lost.get(member)) is not None and now - lost_at > limits.LOST_SECONDS_MAX:
-                found.append(m.SilentPeer(member, int((now - lost_at) * 1000)))
-        return found
+        known = self._replicator.links.keys() | self._tablets.table.members.keys()
+        silent: dict[int, int] = {}
+        for member in known - {self._tablets.me}:
+            if (silent_ms := self._silent_ms(member, now, lost, least)) is not None:
+                silent[member] = silent_ms
+        needed = self._waited_for() if silent else ()
+        return [m.SilentPeer(member, silent[member]) for member in sorted(silent) if member in needed]
+
+    def _silent_ms(self, member: int, now: float, lost: dict[int, float], least_ms: float) -> int | None:
+        link = self._replicator.links.get(member)
+        heard_at = self._started_at if link is None else max(link.heard_at, self._started_at)
+        silent_ms = int((now - heard_at) * 1000)
+        if silent_ms >= least_ms:
+            return silent_ms
+        lost_at = lost.get(member)
+        if lost_at is None or now - lost_at <= limits.LOST_SECONDS_MAX:
+            return None
+        return int((now - lost_at) * 1000)
+
+    def _waited_for(self) -> set[int]:
+        """Return the members that owned tablets wait for; the cost is that of all of them."""
+        owners = (replica.owner for replica in self._tablets.replicas.values())
+        return {member for owner in owners if owner is not None for member in owner.waited_for}
 
     def _lost_since(self) -> dict[int, float]:
         """Return since when connected members have accepted no operations of some tablet, by member."""
@@ -224,19 +233,18 @@ class Reporter:
     def _count(self) -> m.Stats:
         """Count over all tablets and requests; free space and sessions are left out."""
         counters = self._delayed_replies.counters
-        me = self._tablets.me
-        owned = sum(1 for row in self._tablets.rows if row.owner == me)
-        held = [r for r in self._tablets.replicas.values() if r.ready]
+        owned = self._tablets.table.owned
+        backups, entries, size_bytes = passes.totals(self._tablets.replicas, owned)
         counts = [each.counts for each in self._delayed_replies.latencies.values()]
         return m.Stats(
             reads=counters.reads,
             writes=counters.writes,
             forwarded=counters.forwarded,
             errors=counters.errors,
-            owned=owned,
-            backups=sum(1 for r in held if r.tablet.named and r.tablet.row.owner != me),
-            entries=sum(r.entries for r in held),
-            bytes=sum(r.size_bytes for r in held),
+            owned=len(owned),
+            backups=backups,
+            entries=entries,
+            bytes=size_bytes,
             durations=tuple(map(sum, zip(*counts, strict=True))),
         )
 
@@ -255,25 +263,19 @@ def tablet_report(replica: Replica, rate: WriteRate | None = None) -> m.TabletRe
     )
 
 
-def _learners(replicas: Iterable[Replica]) -> list[m.LearnerReport]:
-    found = []
-    for replica in replicas:
-        owner = replica.owner
-        if owner is None or owner.learner is None:
-            continue
-        learner = owner.learner
-        progress = owner.progress.get(learner.member)
-        match = 0 if progress is None else progress.match
-        handed_over = hand_over_point(replica)
-        found.append(
-            m.LearnerReport(
-                id=learner.id,
-                partition=replica.partition,
-                destination=learner.member,
-                state=learner.state,
-                lag=max(0, replica.tablet.log.last[1] - match),
-                handed_over=handed_over,
-                result=learner.result,
-            )
-        )
-    return found
+def _learner(replica: Replica) -> m.LearnerReport:
+    owner = replica.owner
+    assert owner is not None
+    assert owner.learner is not None
+    learner = owner.learner
+    progress = owner.progress.get(learner.member)
+    match = 0 if progress is None else progress.match
+    return m.LearnerReport(
+        id=learner.id,
+        partition=replica.partition,
+        destination=learner.member,
+        state=learner.state,
+        lag=max(0, replica.tablet.log.last[1] - match),
+        handed_over=hand_over_point(replica),
+        result=learner.result,
+    )

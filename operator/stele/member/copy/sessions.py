@@ -90,6 +90,11 @@ class CopySessions:
         """The sessions that have not ended."""
         return {name: session for name, session in self.known.items() if not session.ended}
 
+    @property
+    def pinned(self) -> set[int]:
+        """The partitions whose log some open session needs."""
+        return {partition for session in self.known.values() for partition in session.floor}
+
     def pin(self, partition: int) -> int:
         """Return the last operation that no open session needs."""
         floors = (s.floor[partition] for s in self.known.values() if partition in s.floor)

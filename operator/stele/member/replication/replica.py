@@ -11,6 +11,7 @@ from stele.core.tablet.acknowledged import Acknowledged
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
 from stele.core.tablet.log import Log
+from stele.core.tablet.log import OpId as Position
 from stele.core.tablet.owner import Learner, Owner
 from stele.member.replication.request import Request
 from stele.wire.storage import keys
@@ -37,7 +38,8 @@ class Replica:
     the operations of those that were. `locks` are those of transactions across
     partitions, for the owner, None while there are none; `unlocked` says that some were released, so that
     requests that wait for one may run. `copy_result` is the row that the copy to this member makes, for
-    reports only; empty after a restart.
+    reports only; empty after a restart. `seen_block`, `seen_promised`, `seen_at` and `seen_bytes` are what
+    `passes` saw of it last.
     """
 
     __slots__ = (
@@ -66,6 +68,10 @@ class Replica:
         "prefixes",
         "promising",
         "records",
+        "seen_at",
+        "seen_block",
+        "seen_bytes",
+        "seen_promised",
         "tablet",
         "unlocked",
         "waiters",
@@ -109,6 +115,10 @@ class Replica:
         self.fetched_at = 0.0
         self.busy = False
         self.copy_result: Replicas = ()
+        self.seen_block: Superblock | None = None
+        self.seen_promised = 0
+        self.seen_at: tuple[Position, Position] = ((0, 0), (0, 0))
+        self.seen_bytes = 0
 
     @property
     def owes(self) -> bool:

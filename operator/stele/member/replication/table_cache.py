@@ -20,6 +20,8 @@ class TableCache:
 
     `main` counts the partitions outside of groups, and never changes once it is known.
 
+    `owned` are the partitions whose row names this member as their owner.
+
     `features` and the versions of `keyspaces` and `groups` never decrease either, and these are in force here
     once they are on the volume, as are the `routes` of requests.
     """
@@ -35,6 +37,8 @@ class TableCache:
         if self.me < 0:
             self.me = next((info.index for info in file.members if info.uuid == uuid), -1)
         self.rows = [Partition(row.version, row.replicas) for row in file.rows]
+        self._stored = [StoredRow(row.version, row.replicas) for row in self.rows]
+        self.owned = self._find_owned()
         self._stamp = Stamp(row.version for row in self.rows)
         self._digests: bytes | None = None
         self._coming: tuple[Row, ...] = ()
@@ -45,6 +49,9 @@ class TableCache:
         self.main = file.groups.main(len(self.rows))
         self.routes = Routes(file.groups, self.main, file.catalog)
         self.known_as = file.known_as
+
+    def _find_owned(self) -> set[int]:
+        return {number for number, row in enumerate(self.rows) if row.owner == self.me}
 
     def note_known(self) -> bool:
         """Note that all members have this one on their lists, by its index. Returns whether that is new."""
@@ -67,6 +74,7 @@ class TableCache:
             raise Corrupt(f"the table has {known} partitions here, {partitions} at the master")
         if partitions > known:
             self.rows += [EMPTY] * (partitions - known)
+            self._stored += [StoredRow(EMPTY.version, EMPTY.replicas)] * (partitions - known)
             self._digests = None
             self._stamp = Stamp(row.version for row in self.rows)
         self._coming_groups, self.main = groups, groups.main(partitions)
@@ -157,7 +165,9 @@ class TableCache:
 
     def adopt(self, request: ExchangeRequest) -> None:
         """Adopt everything about the cluster in a request, besides its rows."""
-        self.me = request.self_index
+        if request.self_index != self.me:
+            self.me = request.self_index
+            self.owned = self._find_owned()
         self.epoch = max(self.epoch, request.epoch)
         self.replicas = request.replicas or self.replicas
         self.state = request.state
@@ -178,6 +188,11 @@ class TableCache:
 
     def set(self, partition: int, row: Partition) -> None:
         self.rows[partition] = row
+        self._stored[partition] = StoredRow(row.version, row.replicas)
+        if row.owner == self.me:
+            self.owned.add(partition)
+        else:
+            self.owned.discard(partition)
         self._stamp.set(partition, row.version)
         self._digests = None
 
@@ -202,7 +217,7 @@ class TableCache:
         """
         if coming is not None:
             self._coming = tuple(coming)
-        rows = [StoredRow(row.version, row.replicas) for row in self.rows]
+        rows = self._stored.copy()
         for row in self._coming:
             if row.version > rows[row.partition].version:
                 rows[row.partition] = StoredRow(row.version, row.replicas)

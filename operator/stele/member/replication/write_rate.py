@@ -8,7 +8,7 @@ AVERAGED_SECONDS = 5.0
 
 @dataclass(slots=True)
 class WriteRate:
-    """Measured whenever a report counts all tablets, about once a second."""
+    """Measured whenever a report has new positions, about once a second."""
 
     appended_bytes: int
     measured_at: float

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from stele.errors import Corrupt
 from stele.member import limits
+from stele.member.replication import passes
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -40,11 +41,8 @@ class Expiry:
         if self._gate.refusal is PASSIVE or not self._delayed_replies.has_room:
             return 0
         replicas = self._tablets.replicas
-        owned = sorted(
-            p
-            for p, r in replicas.items()
-            if r.entries and r.owner is not None and r.owner.serving and not r.loading
-        )
+        served = passes.serving(replicas)
+        owned = sorted(each.partition for each in served if each.entries and not each.loading)
         entries_left, bytes_left, removed = limits.EXPIRY_ENTRIES, limits.EXPIRY_BYTES, 0
         for _ in owned:
             if entries_left <= 0 or bytes_left <= 0:

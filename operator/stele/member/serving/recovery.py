@@ -21,6 +21,7 @@ from stele.core.kv.two_phase import (
 from stele.core.tablet.leases import UNKNOWN_INCARNATION
 from stele.errors import Corrupt, Refused, SteleError, Unavailable, Uncertain
 from stele.member.background import Background
+from stele.member.replication import passes
 from stele.member.replication.links import Inbound
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -83,7 +84,7 @@ class TransactionRecovery:
 
     def _served(self) -> list[Replica]:
         """Return the tablets that this member serves: one that hands over has locks that may be over."""
-        return [each for each in self._tablets.replicas.values() if each.owner and each.owner.serving]
+        return passes.serving(self._tablets.replicas)
 
     def is_live(self, id: TxId) -> bool:
         """Return whether the process that began the transaction is connected, or this one."""

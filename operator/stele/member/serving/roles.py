@@ -14,6 +14,7 @@ from stele.core.table.table import Partition, row_fault
 from stele.core.tablet.lifecycle import TabletState
 from stele.errors import Corrupt
 from stele.member.background import Background
+from stele.member.replication import passes
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -107,15 +108,7 @@ class Roles:
 
     def unserved(self) -> list[int]:
         """Partitions that this member owns by its table and does not serve."""
-        return [
-            partition
-            for partition, row in enumerate(self._tablets.rows)
-            if row.owner == self._tablets.me and not self._serves(partition)
-        ]
-
-    def _serves(self, partition: int) -> bool:
-        replica = self._tablets.replicas.get(partition)
-        return replica is not None and replica.owner is not None and replica.owner.serving
+        return passes.unserved(self._tablets.table.owned, self._tablets.replicas)
 
     def log_served(self) -> None:
         """Log how many began to be served since the last call."""

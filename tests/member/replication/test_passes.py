@@ -1,0 +1,110 @@
+"""What is asked of all tablets again and again."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.core.control.commands import ExchangeRequest
+from stele.core.table.table import Partition
+from stele.core.tablet.follower import Tablet
+from stele.core.tablet.lifecycle import TabletState
+from stele.core.tablet.log import Log
+from stele.member.replication import passes
+from stele.member.replication.replica import Replica
+from stele.member.replication.table_cache import TableCache
+from stele.wire.storage.volume import Consensus, StoredRow, Superblock, TableFile
+
+ME = 0
+BLOCK = Superblock(state=TabletState.READY, generation=1, highest=1)
+
+
+def replica(number: int, **fields: Any) -> Replica:
+    made = Replica(Tablet(number, ME, Log(), 0), BLOCK, Consensus())
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_tablet_is_news_once_until_it_changes() -> None:
+    tablets = {number: replica(number) for number in range(3)}
+    changed, gone = passes.news(tablets, positions=True)
+    assert ([each.partition for each in changed], gone) == ([0, 1, 2], [])
+    assert passes.news(tablets, positions=True) == ([], [])
+    tablets[1].block = Superblock(state=TabletState.DELETED, generation=1, highest=1)
+    tablets[2].tablet.promised += 1
+    assert passes.news(tablets, positions=False) == ([tablets[1], tablets[2]], [])
+    assert passes.news(tablets, positions=True) == ([], [])
+
+
+def test_a_position_is_news_only_when_positions_are_asked_for() -> None:
+    tablets = {0: replica(0)}
+    passes.news(tablets, positions=True)
+    tablets[0].tablet.log.append(1, 1, 10)
+    assert passes.news(tablets, positions=False) == ([], [])
+    assert passes.news(tablets, positions=True) == ([tablets[0]], [])
+
+
+def test_a_tablet_that_goes_offline_is_gone_once_and_news_when_it_is_back() -> None:
+    tablets = {0: replica(0), 1: replica(1, block=None)}
+    assert passes.news(tablets, positions=True) == ([tablets[0]], [])
+    tablets[0].broken = "damaged"
+    assert passes.news(tablets, positions=False) == ([], [0])
+    assert passes.news(tablets, positions=True) == ([], [])
+    tablets[0].broken = ""
+    assert passes.news(tablets, positions=False) == ([tablets[0]], [])
+
+
+def test_logs_that_grew_are_found_with_what_they_had() -> None:
+    tablets = {0: replica(0), 1: replica(1)}
+    assert passes.grown(tablets) == []
+    tablets[1].tablet.log.append(1, 1, 10)
+    assert passes.grown(tablets) == [(tablets[1], 0)]
+    tablets[1].tablet.log.append(1, 2, 5)
+    assert passes.grown(tablets) == [(tablets[1], 10)]
+    assert passes.grown(tablets) == []
+
+
+def test_totals_count_entries_of_users_and_all_bytes() -> None:
+    tablets = {
+        0: replica(0, keyspaces={b"default": (3, 30), b"": (2, 20)}),
+        1: replica(1, keyspaces={b"default": (4, 40)}),
+        2: replica(2, keyspaces={b"default": (9, 90)}, broken="damaged"),
+    }
+    for each in tablets.values():
+        each.tablet.row = Partition(1, (ME, 1))
+    assert passes.totals(tablets, {0}) == (1, 7, 90)
+
+
+def test_only_owned_partitions_that_are_served_are_served() -> None:
+    serving, frozen = (cast("Any", SimpleNamespace(serving=each, learner=None)) for each in (True, False))
+    tablets = {0: replica(0), 1: replica(1), 2: replica(2)}
+    if not hasattr(Replica, "__mypyc_attrs__"):
+        tablets[0].owner, tablets[1].owner = serving, frozen
+        assert passes.serving(tablets) == [tablets[0]]
+        assert passes.unserved({0, 1, 7}, tablets) == [1, 7]
+    assert passes.unserved({7, 3}, tablets) == [3, 7]
+
+
+def test_tablets_owe_while_requests_wait() -> None:
+    tablets = {number: replica(number) for number in range(4)}
+    tablets[1].waiters.append(cast("Any", None))
+    tablets[2].early.append(cast("Any", None))
+    tablets[3].waiting_for_lease.append(cast("Any", None))
+    assert passes.owing(tablets) == [tablets[1], tablets[2], tablets[3]]
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 7), st.permutations([0, 1, 2])), max_size=20)
+
+
+@given(ROWS, st.integers(0, 2))
+def test_what_a_member_owns_and_stores_follows_its_rows(
+    changes: list[tuple[int, list[int]]], me: int
+) -> None:
+    table = TableCache(TableFile(epoch=1, self_index=ME, rows=(StoredRow(1, (0, 1)),) * 8))
+    for version, (partition, members) in enumerate(changes, start=2):
+        table.set(partition, Partition(version, tuple(members[:2])))
+    table.adopt(ExchangeRequest(format=1, cluster="c", epoch=1, recipient="u", self_index=me, partitions=8))
+    assert table.owned == {number for number, row in enumerate(table.rows) if row.owner == me}
+    assert table.to_file().rows == tuple(StoredRow(row.version, row.replicas) for row in table.rows)
