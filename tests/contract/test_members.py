@@ -76,9 +76,12 @@ class Case:
         return msgspec.structs.replace(made, **changes)
 
     async def ask(self, *commands: m.Command, **changes: Any) -> m.ExchangeReply:
+        """Ask, again while it adopts, as a master does."""
         request = self.request(*commands, **changes)
-        reply: m.ExchangeReply = await self.members.exchange(self.address, request, DEADLINE_SECONDS)
-        return reply
+        while True:
+            reply: m.ExchangeReply = await self.members.exchange(self.address, request, DEADLINE_SECONDS)
+            if not reply.adopting:
+                return reply
 
     async def publish(self, *rows: m.Row) -> m.ExchangeReply:
         return await self.ask(rows=rows or ROWS)

@@ -13,14 +13,14 @@ import pytest
 
 from e2e.bench import copy_rig, peers, seed, seed_systems
 from e2e.bench.errors import BenchError
-from e2e.bench.master_rig import rig
+from e2e.bench.master_rig import NAMESPACE, rig
 from e2e.bench.report import Report
-from e2e.bench.seed_cases import FULL, QUICK, Event, Measured, Series
+from e2e.bench.seed_cases import FULL, MOST, QUICK, Event, Measured, Series
 from e2e.bench.seed_plots import BEGIN, END, file_of, pasted
 from e2e.bench.seed_rig import NODE, SeedRig, spec_of
 from e2e.bench.seed_systems import SYSTEMS, Collections, Observe, System
 from e2e.cluster.control_plane import ControlPlane
-from stele.adapters.kubernetes.api import PODS, Kind
+from stele.adapters.kubernetes.api import EVENTS, PODS, Kind
 from stele.adapters.members.client import MemberClient
 from stele.master.supervisor import Supervisor
 from stele.model import TabletCluster
@@ -31,6 +31,7 @@ from tests.worker import networks
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md"
 NOT_YET = "No figures yet."
+QUIET_SECONDS = 5.0
 SMALL = Series(partitions=31, data_bytes=1 << 20, parallel=5, maps=2)
 
 
@@ -286,3 +287,17 @@ async def test_a_cluster_gets_through_all_events(
     assert found[Event.SHUTDOWN].replicas_moved == 0, "the member has its data on its volume"
     assert all(found[event].replicas_moved >= 14 for event in Event if event is not Event.SHUTDOWN)
     assert len(Counter(member for each in rows for member in each.replicas)) == 3
+
+
+@pytest.mark.control_plane
+async def test_members_that_get_thousands_of_tablets_are_not_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them write for longer than a lease: one that was lost would leave as much to write to others."""
+    monkeypatch.setattr(copy_rig, "NETWORK", next(networks(74)))
+    async with rig(SeedRig) as made:
+        await made.form(Series(MOST, data_bytes=0, parallel=20, maps=1))
+        await asyncio.sleep(QUIET_SECONDS)
+        reasons = Counter(each["reason"] for each in await made.api.list(EVENTS, NAMESPACE))
+    assert reasons["TableAssigned"] == 1
+    assert reasons.keys().isdisjoint({"MemberUnreachable", "DataLoss"})

@@ -1,11 +1,17 @@
 """Who is asked how often while something is under way: in messages, not in seconds."""
 
+import asyncio
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
-from stele.core.control.commands import ExchangeReply, ExchangeRequest, Row
+from stele.core.control.answers import _take_answer
+from stele.core.control.commands import Abort, ExchangeReply, ExchangeRequest, Row
 from stele.core.control.publication import lacks_rows, must_hear, waited_for
+from stele.core.control.state import Answer, TableCursor
 from stele.core.kv.keyspaces import NO_CATALOG
 from stele.core.table.table import Partition
 from stele.master.loop import Pace
@@ -134,3 +140,62 @@ async def test_who_has_to_show_what_it_has_of_a_changed_row_is_waited_for_with_i
     row = state.table.partitions[0]
     state.apply({0: Partition(row.version + 1, row.replicas)})
     assert waited_for(state) == row.members
+
+
+@dataclass
+class Asked:
+    """A channel to a member that has not answered yet."""
+
+    answered: bool = False
+    free: bool = False
+
+
+async def sleeping(monkeypatch: pytest.MonkeyPatch, *, busy: bool) -> tuple[Harness, list[Asked], Any]:
+    """A loop that waits for the answers of two members, of which the first has come."""
+    harness, asked = Harness(), [Asked(), Asked()]
+    monkeypatch.setattr(harness.loop, "_pace", Pace(gather=0.3))
+    monkeypatch.setattr(harness.loop, "_channels", dict(enumerate(asked)))
+    waits = asyncio.create_task(harness.loop._sleep(5.0, busy=busy))
+    await asyncio.sleep(0)
+    asked[0].answered = True
+    harness.loop.wake()
+    await asyncio.sleep(0.02)
+    assert not waits.done(), "another answer is due"
+    return harness, asked, waits
+
+
+async def test_a_round_begins_when_the_last_answer_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, asked, waits = await sleeping(monkeypatch, busy=True)
+    asked[1].answered = True
+    harness.loop.wake()
+    await asyncio.sleep(0.02)
+    assert waits.done()
+
+
+async def test_a_round_begins_without_an_answer_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked, waits = await sleeping(monkeypatch, busy=True)
+    await asyncio.wait_for(waits, 5.0)
+    assert not asked[1].answered
+
+
+async def test_at_rest_answers_are_gathered_though_none_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members answer one by one then, and each would be a round."""
+    harness, asked, waits = await sleeping(monkeypatch, busy=False)
+    asked[1].answered = True
+    harness.loop.wake()
+    await asyncio.sleep(0.02)
+    assert not waits.done()
+    await asyncio.wait_for(waits, 5.0)
+
+
+async def test_a_reply_before_rows_are_adopted_keeps_the_member_and_owes_it_the_rows() -> None:
+    harness = await formed(members=MEMBERS, partitions=MEMBERS)
+    liveness = harness.state.membership.liveness[0]
+    published, answered = liveness.published, liveness.answered_seconds
+    assert liveness.report is not None
+    report = msgspec.structs.replace(liveness.report, stamp=7, results=(), adopting=True)
+    cursor = TableCursor(published + 1, 8, False)
+    answer = Answer(0, answered + 1.0, (Abort("m1", 0),), cursor, report)
+    _take_answer(harness.state, answer, harness.clock)
+    assert liveness.answered_seconds == answered + 1.0
+    assert liveness.published == published, "neither is it known to have them, nor to lack the whole table"

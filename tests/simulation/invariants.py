@@ -295,7 +295,8 @@ class Rules:
         self._seen_epochs[reply.uuid] = max(highest, request.epoch)
         for row in request.rows:
             self._published(row)
-        for command, result in zip(request.commands, reply.results, strict=True):
+        run = () if reply.adopting else request.commands
+        for command, result in zip(run, reply.results, strict=True):
             partition = getattr(command, "partition", -1)
             row = getattr(command, "row", None)
             partition = row.partition if row is not None else partition

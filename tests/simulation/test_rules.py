@@ -34,6 +34,7 @@ from tests.simulation.families.registry import draw
 from tests.simulation.history import Operation, Violation
 from tests.simulation.invariants import Rules
 from tests.simulation.plans import LATE_DECISIONS
+from tests.simulation.run import QUIET_SECONDS
 from tests.simulation.world import World
 
 SECONDS = 6.0
@@ -79,7 +80,7 @@ def well() -> Iterator[Well]:
 def _lower_epoch(well: Well) -> None:
     for epoch in (9, 8):
         request: Any = SimpleNamespace(recipient="u", epoch=epoch, rows=(), commands=(), format=FIRST)
-        reply: Any = SimpleNamespace(code="OK", uuid="u", results=(), formats=SPOKEN)
+        reply: Any = SimpleNamespace(code="OK", uuid="u", results=(), formats=SPOKEN, adopting=False)
         well.rules._exchanged(well.owner, request, reply)
 
 
@@ -348,6 +349,9 @@ def test_a_rule_that_is_broken_complains(well: Well, rule: str) -> None:
 
 
 def test_a_copy_that_differs_is_found(well: Well) -> None:
+    for client in well.world.clients:
+        client.active = False
+    well.world.clock.run(well.world.clock.now + QUIET_SECONDS)
     check_equal(well.world)
     key = well.replica.prefix(b"default") + b"only here"
     well.machine.disk.engine.write_data([(key, b"value")])

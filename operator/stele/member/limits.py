@@ -137,6 +137,12 @@ Above it, or half of it of one log, the largest are released, and their copies h
 never wait for a destination that is behind.
 """
 
+ADOPTION_SECONDS_MAX = 1.0
+"""Seconds, and a third of a lease at most, until an exchange is answered that is still being adopted.
+
+A master takes a member for lost after a lease and a heartbeat without an answer.
+"""
+
 TICK_SECONDS = 0.05
 RECONNECT_SECONDS_MIN = 0.1
 RECONNECT_SECONDS_MAX = 2.0

@@ -416,6 +416,7 @@ class Node:
             self.last_copies,
             clearer,
             self._reporter(clearer),
+            background,
         )
         self.ticker = Ticker(
             self.live_settings,

@@ -245,7 +245,8 @@ class Cluster:
             groups_version=self.groups.version,
         )
         reply = await eventually(
-            lambda: self.post(self.members[index], request), lambda made: made.code != "STARTING"
+            lambda: self.post(self.members[index], request),
+            lambda made: made.code != "STARTING" and not made.adopting,
         )
         if reply.code != "OK":
             raise RefusedError(f"member {index}: {reply.code}: {reply.detail}")

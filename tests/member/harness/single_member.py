@@ -110,7 +110,9 @@ class SingleMember:
         known: int = 0,
         over_quota: tuple[str, ...] | None = None,
         settings: MemberSettings | None = None,
+        patient: bool = True,
     ) -> m.ExchangeReply:
+        """Ask, again while it adopts if `patient`, as a master does."""
         request = m.ExchangeRequest(
             format=self.format,
             cluster=CLUSTER,
@@ -129,9 +131,11 @@ class SingleMember:
             over_quota=over_quota,
             settings=settings,
         )
-        reply = await self.exchange.handle(request)
-        assert reply.code == "OK", reply
-        return reply
+        while True:
+            reply = await self.exchange.handle(request)
+            assert reply.code == "OK", reply
+            if not (reply.adopting and patient):
+                return reply
 
     async def publish(self) -> m.ExchangeReply:
         return await self.ask(rows=tuple(self.rows.values()))

@@ -135,7 +135,7 @@ def clear_forgotten_at_learners() -> AbstractContextManager[Any]:
 
 
 REPLICATION: Mutants = {
-    vote_not_persisted: (SWARM, 2, "promises are on disk"),
+    vote_not_persisted: (SWARM, 5, "promises are on disk"),
     lease_ignored: ("leases", 28, "linearizable per key"),
     acknowledged_before_the_replicas: (SWARM, 2, "what is committed stays"),
     answered_before_the_disk: ("power", 17, "lost within the interval"),

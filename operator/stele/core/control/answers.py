@@ -67,7 +67,7 @@ def _take_answer(state: State, answer: Answer, now: float) -> None:
         liveness.note_problem("")
     if state.recovered:
         _note_claims(state, answer.report)
-    if answer.published is not None:
+    if answer.published is not None and not answer.report.adopting:
         note_published(liveness, answer.published, answer.report)
     state.operations.change.on_report(answer.member, state.name_of(answer.member), answer.report, now)
     for command, result in zip(answer.commands, answer.report.results, strict=False):

@@ -543,7 +543,8 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     its file of users. `users_problem` is why it cannot read that file, while it needs it; empty otherwise.
     `member_tls` is the level that is in force and on its volume; None when the member does not know of it, or
     the file is damaged. `plain_links` counts the other members to which it has no session with TLS, where
-    that level dials with it.
+    that level dials with it. While it is `adopting` this or an earlier request, which takes long, the reply
+    only shows that it lives and what it has: it may lack the rows, and no command was run.
     """
 
     code: Name
@@ -589,3 +590,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     member_tls: InternalTls | None = None
     plain_links: Annotated[int, msgspec.Meta(ge=0)] = 0
     differing: Ranges | None = None
+    adopting: bool = False

@@ -27,9 +27,12 @@ PATIENCE_SECONDS = 0.05
 Longer work continues and replies WAIT until it is asked again after its end. Other commands to this member
 wait for the exchange, and a master without a reply for a few seconds considers the member failed.
 """
+SAVED_PATIENCE_SECONDS = 1.0
+"""The same for commands that only wait for the disk, of which thousands may come at once."""
 _BULK = (m.Ingest, m.OpenSession, m.CloseSession)
 _CALL_SERVICES = (m.StartTabletCopy, m.AddLearner, m.HandOver)
 """Bulk work as well, where services are installed: they may be slow."""
+_SAVED = (m.Fence, m.Accept)
 _OF_MIGRATIONS = (m.StartTabletCopy, m.AddLearner, m.HandOver, m.Abort)
 _STILL_BUSY = m.Result(m.WAIT, "still under way", wait_ms=50)
 
@@ -77,13 +80,14 @@ class CommandDispatcher:
         return tuple(await asyncio.gather(*(self._answer(command) for command in commands)))
 
     async def _answer(self, command: m.Command) -> m.Result:
-        """Return the result, or WAIT for unfinished bulk work; the same command finds its result later."""
-        if not isinstance(command, self._slow_kinds):
+        """Return the result, or WAIT for unfinished work; the same command finds its result later."""
+        patience = PATIENCE_SECONDS if isinstance(command, self._slow_kinds) else SAVED_PATIENCE_SECONDS
+        if not isinstance(command, self._slow_kinds + _SAVED):
             return await self._run(command)
         task = self._bulk.get(command)
         if task is None:
             task = self._bulk[command] = asyncio.create_task(self._run(command))
-        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        await asyncio.wait([task], timeout=patience)
         if not task.done():
             return _STILL_BUSY
         self._bulk.pop(command, None)

@@ -11,6 +11,8 @@ from stele.core.formats import TRANSACTIONS
 from stele.core.table.table import Partition
 from stele.core.tablet.lifecycle import Event, step
 from stele.errors import Corrupt, SteleError
+from stele.member import limits
+from stele.member.background import Background
 from stele.member.control.abandoned_handover import AbandonedHandovers
 from stele.member.control.clearing import KeyspaceClearer
 from stele.member.control.client_security import ClientDemands
@@ -35,7 +37,11 @@ log = logging.getLogger("stele.exchange")
 
 @dataclass(eq=False)
 class Exchange:
-    """Handles one exchange at a time; a second request waits for the first."""
+    """Handles one exchange at a time; a second request waits for the first.
+
+    What takes long to adopt goes on while requests are answered with what there is: a master that hears
+    nothing takes the member for lost, and moves its partitions to others, which then have to write as much.
+    """
 
     _cluster: str
     _uuid: str
@@ -54,9 +60,11 @@ class Exchange:
     _last_copies: LastCopies
     _clearer: KeyspaceClearer
     _reporter: Reporter
+    _background: Background
 
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._adoption: asyncio.Future[tuple[str, str]] | None = None
         self.started = False
         # After a disk error: what is in memory may be neither on disk nor in effect.
         self._half_adopted = False
@@ -66,38 +74,79 @@ class Exchange:
         self.started = True
 
     async def handle(self, request: m.ExchangeRequest) -> m.ExchangeReply:
-        """Check epoch and recipient, persist, adopt, run commands, and report. Never raises SteleError."""
-        async with self._lock:
+        """Check epoch and recipient, persist, adopt, run commands, and report. Never raises SteleError.
+
+        Once it takes long to adopt, the reply says `adopting`. A master that takes over waits for the end: it
+        has to know what this member has agreed to.
+        """
+        patience = min(limits.ADOPTION_SECONDS_MAX, self._lease_duration.grantor.lease_seconds / 3)
+        try:
+            async with asyncio.timeout(None if request.want_tablets else patience) as deadline, self._lock:
+                return await self._handle(request, deadline)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
             code, detail = self._refusal(request)
-            if code:
-                return self._reporter.reply(code, detail, request.known)
-            if not request.recipient:
-                return self._report(request)
-            self._handovers.on_exchange()
-            if self._tablets.table.lacks_groups(request):
-                return self._report(request)
-            try:
-                # First: a new member serves clients as soon as it has rows.
-                await self._client_demands.adopt(request.settings)
-                await self._peers.adopt_tls(request.settings)
-                await self._adopt(request)
-                await self._fencing.tidy()
-                self._planned_stop.on_exchange(request)
-                self._settings.adopt(request.settings)
-                await self._lease_duration.adopt(
-                    None if request.settings is None else request.settings.lease_ms
-                )
-                self._last_copies.on_exchange(request.without_copy)
-                self._clearer.on_exchange(request.clear)
-                self._tablets.table.keyspaces.refuse_growth(request.over_quota)
-            except SteleError as error:
-                log.error("exchange refused: %s", error)
-                return self._reporter.reply(m.ResultCode.BAD_REQUEST, str(error), request.known)
-            except OSError as error:
-                raise_unless_disk_full(error)
-                return self._reporter.reply(m.ResultCode.NO_SPACE, str(error), request.known)
-            results = await self._dispatcher.run(request.commands)
-            return msgspec.structs.replace(self._report(request), results=results)
+            report = self._reporter.reply(code or m.OK, detail, request.known)
+            return msgspec.structs.replace(report, adopting=True)
+
+    async def _handle(self, request: m.ExchangeRequest, deadline: asyncio.Timeout) -> m.ExchangeReply:
+        """Handle a request; `deadline` cancels this, but not the adoption, which alone it is about."""
+        if self._adoption is not None:
+            await asyncio.wait([self._adoption])
+        code, detail = self._refusal(request)
+        if code:
+            return self._reporter.reply(code, detail, request.known)
+        if not request.recipient:
+            return self._report(request)
+        self._handovers.on_exchange()
+        if self._tablets.table.lacks_groups(request):
+            return self._report(request)
+        adoption = self._adoption = self._background.loop.create_future()
+        self._background.spawn(self._run(request, adoption))
+        await asyncio.wait([adoption])
+        deadline.reschedule(None)
+        code, detail = adoption.result()
+        if code:
+            return self._reporter.reply(code, detail, request.known)
+        results = await self._dispatcher.run(request.commands)
+        return msgspec.structs.replace(self._report(request), results=results)
+
+    async def _run(self, request: m.ExchangeRequest, adoption: "asyncio.Future[tuple[str, str]]") -> None:
+        """Adopt a request, and pass the result, or an unexpected error, to the one who waits for it."""
+        try:
+            adoption.set_result(await self._persist(request))
+        except asyncio.CancelledError:
+            adoption.cancel()
+            raise
+        except BaseException as error:
+            adoption.set_exception(error)
+            adoption.exception()
+            log.exception("an exchange failed")
+        finally:
+            self._adoption = None
+
+    async def _persist(self, request: m.ExchangeRequest) -> tuple[str, str]:
+        """Persist and adopt. Returns the code and text of why that failed, if so."""
+        try:
+            # First: a new member serves clients as soon as it has rows.
+            await self._client_demands.adopt(request.settings)
+            await self._peers.adopt_tls(request.settings)
+            await self._adopt(request)
+            await self._fencing.tidy()
+            self._planned_stop.on_exchange(request)
+            self._settings.adopt(request.settings)
+            await self._lease_duration.adopt(None if request.settings is None else request.settings.lease_ms)
+            self._last_copies.on_exchange(request.without_copy)
+            self._clearer.on_exchange(request.clear)
+            self._tablets.table.keyspaces.refuse_growth(request.over_quota)
+        except SteleError as error:
+            log.error("exchange refused: %s", error)
+            return m.ResultCode.BAD_REQUEST, str(error)
+        except OSError as error:
+            raise_unless_disk_full(error)
+            return m.ResultCode.NO_SPACE, str(error)
+        return "", ""
 
     def _report(self, request: m.ExchangeRequest) -> m.ExchangeReply:
         report = self._reporter.reply(m.OK, "", request.known)

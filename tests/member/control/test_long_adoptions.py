@@ -1,0 +1,130 @@
+"""What a master hears of a member that is busy writing what it was told."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.core.control import commands as m
+from stele.member import limits
+from stele.member.control import dispatch
+from tests.member.harness.single_member import CLUSTER, ME, OTHER, THIRD, P, SingleMember
+
+
+class Disk:
+    """Writes of the member's files wait while it is `slow`."""
+
+    def __init__(self, made: SingleMember, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.waiting = 0
+        writer = made.node.metadata._writer
+        save = writer.save
+
+        async def slow(name: str, value: Any) -> None:
+            self.waiting += 1
+            await self.ready.wait()
+            self.waiting -= 1
+            await save(name, value)
+
+        monkeypatch.setattr(writer, "save", slow)
+
+
+@pytest.fixture
+def disk(made: SingleMember, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(limits, "ADOPTION_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(dispatch, "SAVED_PATIENCE_SECONDS", 0.05)
+    return Disk(made, monkeypatch)
+
+
+NEXT = m.Row(P, 2, (THIRD, OTHER))
+FENCE = m.Fence(P, 3, owner_dead=False)
+
+
+async def test_a_long_adoption_goes_on_while_the_member_says_that_it_lives(
+    made: SingleMember, disk: Disk
+) -> None:
+    before = (await made.ask()).stamp
+    disk.ready.clear()
+    first = await made.ask(rows=(NEXT,), patient=False)
+    assert (first.adopting, first.stamp) == (True, before), "the row is not on the volume"
+    second = await made.ask(FENCE, rows=(NEXT,), patient=False)
+    assert (second.adopting, second.results) == (True, ()), "nothing is run before it"
+    assert made.replica.tablet.promised < FENCE.term
+    disk.ready.set()
+    third = await made.ask(FENCE, rows=(NEXT,), patient=False)
+    assert (third.adopting, len(third.results)) == (False, 1)
+    assert third.stamp != before
+    assert made.node.rows[P].version == NEXT.version
+
+
+async def test_what_is_adopted_meanwhile_is_adopted_once_in_order(made: SingleMember, disk: Disk) -> None:
+    disk.ready.clear()
+    assert (await made.ask(rows=(NEXT,), patient=False)).adopting
+    later = m.Row(P, 3, (OTHER, THIRD))
+    assert (await made.ask(rows=(later,), patient=False)).adopting
+    disk.ready.set()
+    assert not (await made.ask(rows=(later,), patient=False)).adopting
+    assert (made.node.rows[P].version, disk.waiting) == (3, 0)
+
+
+async def test_a_master_that_takes_over_hears_nothing_before_the_end(made: SingleMember, disk: Disk) -> None:
+    """It has to know every row that this member agreed to."""
+    disk.ready.clear()
+    assert (await made.ask(rows=(NEXT,), patient=False)).adopting
+    request = m.ExchangeRequest(
+        format=1, cluster=CLUSTER, epoch=2, recipient="uuid-0", self_index=ME, partitions=2, want_tablets=True
+    )
+    asked = asyncio.create_task(made.exchange.handle(request))
+    await asyncio.sleep(4 * limits.ADOPTION_SECONDS_MAX)
+    assert not asked.done()
+    disk.ready.set()
+    reply = await asked
+    assert (reply.code, reply.adopting) == ("OK", False)
+    assert NEXT in reply.rows
+
+
+async def test_another_master_is_refused_while_something_is_adopted(made: SingleMember, disk: Disk) -> None:
+    disk.ready.clear()
+    assert (await made.ask(rows=(NEXT,), patient=False)).adopting
+    request = m.ExchangeRequest(
+        format=1, cluster="other", epoch=2, recipient="uuid-0", self_index=ME, partitions=2
+    )
+    reply = await made.exchange.handle(request)
+    assert reply.code == "WRONG_CLUSTER"
+    disk.ready.set()
+    await made.ask()
+
+
+async def test_a_failed_adoption_fails_its_exchange_and_not_the_next(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing() -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(made.node.fencing, "tidy", failing)
+    with pytest.raises(ValueError, match="a defect"):
+        await made.ask(rows=(NEXT,), patient=False)
+    monkeypatch.undo()
+    assert not (await made.ask(rows=(NEXT,), patient=False)).adopting
+
+
+async def test_a_fence_that_the_disk_delays_is_found_when_asked_for_again(
+    made: SingleMember, disk: Disk
+) -> None:
+    """With thousands of them the master would otherwise hear nothing until all are written."""
+    disk.ready.clear()
+    assert [each.code for each in (await made.ask(FENCE)).results] == ["WAIT"]
+    assert [each.code for each in (await made.ask(FENCE)).results] == ["WAIT"]
+    assert disk.waiting == 1, "it was begun once"
+    disk.ready.set()
+    assert await made.code(FENCE) in ("OK", "WAIT")
+    assert made.replica.tablet.promised == FENCE.term
+
+
+def test_an_older_master_reads_the_reply() -> None:
+    """It has no field for it, and takes the missing rows for lost ones: it sends the table again."""
+    encoded = msgspec.json.encode(m.ExchangeReply("OK", "", "u", "c", 1, 1, 7, 1, adopting=True))
+    assert b'"adopting":true' in encoded
+    assert msgspec.json.decode(encoded, type=m.ExchangeReply).stamp == 7
