@@ -13,7 +13,7 @@ CLIENT_THREADS = 8
 FEW, MANY = 3, 4
 """Members with the one that comes and goes, and without it."""
 EVENT_SECONDS_MAX = 3_600
-"""Of one event: at 20x two cores move nine partitions a second under this load, of more than 8,000."""
+"""Of one event: at 20x two cores move some 25 partitions a second under this load, of more than 8,000."""
 
 
 class Event(StrEnum):
@@ -49,9 +49,11 @@ FEWER, MOST = 271, 16_384
 One migration at a time takes so long for each that fewer have to show what 1x, 5x and 20x change.
 """
 FULL = (
+    Series(MOST, 1024 * MIB, 20, 1),
     *(Series(FEWER, 1024 * MIB, parallel, 1) for parallel in (1, 5, 20)),
-    *(Series(MOST, 1024 * MIB, 20, maps) for maps in (1, 10)),
+    Series(MOST, 1024 * MIB, 20, 10),
 )
+"""First what the published benchmark has, so that a run that is ended early has it, too."""
 QUICK = tuple(Series(271, 64 * MIB, *each) for each in ((1, 1), (20, 1), (20, 10)))
 
 
