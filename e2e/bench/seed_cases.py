@@ -13,7 +13,7 @@ CLIENT_THREADS = 8
 FEW, MANY = 3, 4
 """Members with the one that comes and goes, and without it."""
 EVENT_SECONDS_MAX = 3_600
-"""Of one event: at 20x two cores move some 25 partitions a second under this load, of more than 8,000."""
+"""Of one event: at 20x two cores move 17 partitions a second under this load, of more than 8,000."""
 
 
 class Event(StrEnum):

@@ -77,9 +77,9 @@ class Pace:
     `busy` and `idle` are those between ticks and between heartbeats, `report` between status writes.
 
     Answers that arrive within `gather` are handled together, sooner when all have arrived; within `hand_over`
-    while clients wait for a
-    partition whose owner changes, and at rest within `gather_member` for each member that there is. So long,
-    and until a heartbeat at most, members that nothing waits for are not told of changed rows.
+    while clients wait for a partition whose owner changes, and at rest within `gather_member` for each member
+    that there is. So long, and until a heartbeat at most, members that nothing waits for are not told of
+    changed rows.
     """
 
     busy: float = 0.03

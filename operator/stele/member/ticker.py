@@ -1,7 +1,7 @@
 """Periodic work: heartbeats, expired requests, a volume that fills up, flushes."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stele.core.tablet.leases import LeaseHolder
@@ -142,11 +142,11 @@ class Ticker:
             self._background.spawn(self._metadata.save_table())
         self._flusher.flush_if_due()
 
-    def _pinned(self) -> Collection[Replica]:
+    def _pinned(self) -> list[Replica]:
         """Return the tablets whose log a copy or a destination may need."""
         replicas = self._tablets.replicas
-        copied = {each: replicas[each] for each in self._sessions.pinned if each in replicas}
-        return {**copied, **{each.partition: each for each in passes.learning(replicas)}}.values()
+        pinned = self._sessions.pinned.union(each.partition for each in passes.learning(replicas))
+        return [replicas[each] for each in sorted(pinned) if each in replicas]
 
     def _check_stalled(self, now: float) -> None:
         """End a process whose database does not recover when space is free: the next start reopens it."""

@@ -81,8 +81,11 @@ class CommandDispatcher:
 
     async def _answer(self, command: m.Command) -> m.Result:
         """Return the result, or WAIT for unfinished work; the same command finds its result later."""
-        patience = PATIENCE_SECONDS if isinstance(command, self._slow_kinds) else SAVED_PATIENCE_SECONDS
-        if not isinstance(command, self._slow_kinds + _SAVED):
+        if isinstance(command, self._slow_kinds):
+            patience = PATIENCE_SECONDS
+        elif isinstance(command, _SAVED):
+            patience = SAVED_PATIENCE_SECONDS
+        else:
             return await self._run(command)
         task = self._bulk.get(command)
         if task is None:

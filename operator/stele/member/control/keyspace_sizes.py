@@ -17,7 +17,7 @@ def owned_sizes(tablets: TabletStore) -> tuple[KeyspaceSize, ...]:
         return ()
     entries, sizes = Counter[bytes](), Counter[bytes]()
     for partition, replica in tablets.replicas.items():
-        if replica.ready and tablets.rows[partition].owner == tablets.me:
+        if replica.ready and partition in tablets.table.owned:
             for keyspace in replica.keyspaces.keys() & declared:
                 count, size = replica.keyspaces[keyspace]
                 entries[keyspace] += count
@@ -30,8 +30,7 @@ def vacant_keyspaces(tablets: TabletStore) -> tuple[str, ...]:
 
     It takes nothing more of them, so that stays true of what is in a log now.
     """
-    homeless, me = tablets.table.routes.homeless, tablets.me
-    owned = [partition for partition, row in enumerate(tablets.rows) if row.owner == me] if homeless else []
+    homeless, owned = tablets.table.routes.homeless, tablets.table.owned
     return tuple(
         sorted(
             keyspace.decode()

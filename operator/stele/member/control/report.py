@@ -164,16 +164,15 @@ class Reporter:
             self._all_reported_at, self._stats = now, self._count()
             written = self._measure_rates(now)
         changed, gone = passes.news(replicas, positions=everything)
-        reports = {each.partition: self._report_of(each) for each in changed}
-        for partition in written - reports.keys() - set(gone):
-            if replicas[partition].seen_block is not None:
-                reports[partition] = self._report_of(replicas[partition])
+        held = [replicas[each] for each in written.union(each.partition for each in changed)]
+        reports = {
+            each.partition: tablet_report(each, self._rates.get(each.partition))
+            for each in held
+            if each.seen_block is not None
+        }
         self._delta_log.update(reports, gone)
         if everything and (sizes := owned_sizes(self._tablets)) != self._keyspaces:
             self._keyspaces, self._keyspaces_number = sizes, self._delta_log.number
-
-    def _report_of(self, replica: Replica) -> m.TabletReport:
-        return tablet_report(replica, self._rates.get(replica.partition))
 
     def _measure_rates(self, now: float) -> set[int]:
         """Measure the logs that grow, or did a moment ago. Returns their partitions."""

@@ -3,12 +3,10 @@
 from stele.member.replication.replica import Replica
 from stele.wire.storage import keys
 
-Grown = list[tuple[Replica, int]]
-
 
 def owing(replicas: dict[int, Replica]) -> list[Replica]:
     """Return the tablets for which requests wait."""
-    return [each for each in replicas.values() if each.waiters or each.early or each.waiting_for_lease]
+    return [each for each in replicas.values() if each.owes]
 
 
 def serving(replicas: dict[int, Replica]) -> list[Replica]:
@@ -57,7 +55,7 @@ def news(replicas: dict[int, Replica], *, positions: bool) -> tuple[list[Replica
     return changed, gone
 
 
-def grown(replicas: dict[int, Replica]) -> Grown:
+def grown(replicas: dict[int, Replica]) -> list[tuple[Replica, int]]:
     """Return the tablets to which something was written since this was called last, each with the bytes that
     had been written until then."""
     found = []
