@@ -6,6 +6,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -30,6 +31,10 @@ import redis.clients.jedis.UnifiedJedis;
  */
 final class SteleClients extends Grid {
     private static final int CONNECTIONS_MAX = 64;
+    /** What docs/reference/clients.md advises for Jedis. */
+    private static final int ATTEMPTS_MAX = 60;
+    private static final Duration RETRIES_MAX = Duration.ofSeconds(30);
+
     private final List<List<UnifiedJedis>> clients = new ArrayList<>();
     private final AtomicInteger threads = new AtomicInteger();
     private final ThreadLocal<Integer> own = ThreadLocal.withInitial(threads::getAndIncrement);
@@ -52,7 +57,7 @@ final class SteleClients extends Grid {
         for (int map = 0; map < MAPS; map++) {
             JedisClientConfig selecting = options.database(map).build();
             clients.add(system.equals("stele-cluster")
-                ? List.of(new JedisCluster(all, selecting, pool))
+                ? List.of(new JedisCluster(all, selecting, ATTEMPTS_MAX, RETRIES_MAX, pool))
                 : all.stream().map(each -> (UnifiedJedis) new JedisPooled(pool, each, selecting)).toList());
         }
     }
