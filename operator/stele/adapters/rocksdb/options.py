@@ -18,6 +18,15 @@ FILES_UNTIL_COMPACTION = 8
 file, and a compaction rewrites the level below as well: with the default of 4, members wrote several times
 what they copied while others joined.
 """
+LOG_FILES_UNTIL_COMPACTION = 32
+LOG_BYTES_UNTIL_COMPACTION = 128 * 1024 * 1024
+"""Files of level 0 of the log that trigger a compaction, and their bytes; 8 full files have as many.
+
+Each snapshot for a copy adds a small file here, too, and a compaction rewrites all that members keep of their
+logs. The log is read from one place on, so that many files cost little.
+"""
+LOG_FILES_SLOW, LOG_FILES_MAX = 48, 64
+"""Files of level 0 of the log at which writes are slowed down, and wait."""
 SYNC_BYTES = 1024 * 1024
 """Step in which flushes and compactions hand pages to the disk; a sync of the log waits for all unwritten."""
 
@@ -57,7 +66,10 @@ def log_options() -> Options:
     """Return the options of the log's family: written once, rarely read, deleted from the front."""
     options = Options(raw_mode=True)
     options.set_write_buffer_size(LOG_BUFFER_BYTES)
-    options.set_level_zero_file_num_compaction_trigger(FILES_UNTIL_COMPACTION)
+    options.set_level_zero_file_num_compaction_trigger(LOG_FILES_UNTIL_COMPACTION)
+    options.set_max_bytes_for_level_base(LOG_BYTES_UNTIL_COMPACTION)
+    options.set_level_zero_slowdown_writes_trigger(LOG_FILES_SLOW)
+    options.set_level_zero_stop_writes_trigger(LOG_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     return options
 
