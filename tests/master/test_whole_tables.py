@@ -1,9 +1,11 @@
 """Members that lack the whole table get it a few at a time, and share its rows."""
 
 import pytest
+from msgspec.structs import replace
 
 from stele.core.control.commands import DeleteTablet, ExchangeReply, ExchangeRequest
-from stele.core.control.publication import exchange_request
+from stele.core.control.publication import exchange_request, note_published
+from stele.core.control.state import TableCursor
 from stele.master.loop import WHOLE_TABLES_MAX
 from tests.fakes.members import FakeNet
 from tests.master.harness import Harness, formed
@@ -50,6 +52,18 @@ async def test_members_without_a_table_of_this_master_share_the_rows() -> None:
     _, counting = await taken_over()
     same = next(rows for rows in counting.rows if len(rows) == WHOLE_TABLES_MAX)
     assert all(each is same[0] for each in same)
+
+
+async def test_a_member_that_is_ahead_by_rows_of_other_members_has_what_it_was_sent() -> None:
+    harness = await formed(members=3, partitions=6)
+    liveness = harness.state.membership.liveness[1]
+    cursor = TableCursor(harness.state.table.changes, harness.state.table.stamp.value)
+    report = replace(liveness.report, stamp=cursor.stamp + 1)
+    note_published(liveness, cursor, replace(report, published_stamp=cursor.stamp))
+    assert liveness.published == cursor.number
+    for lacks in (None, cursor.stamp + 1):
+        note_published(liveness, cursor, replace(report, published_stamp=lacks))
+        assert liveness.published == 0
 
 
 @pytest.mark.parametrize("may_send_table", [True, False])

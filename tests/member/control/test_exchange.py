@@ -10,6 +10,7 @@ from stele.core.control import commands as m
 from stele.core.control.member_settings import ClientAuth, MemberSettings
 from stele.core.formats import KEYSPACES
 from stele.core.kv.keyspaces import Catalog, Settings
+from stele.core.table.table import Partition, stamp_of
 from stele.member.control.state_lock import LOCK_SECONDS, StateLock
 from stele.member.storage import failpoints
 from tests.member.harness.single_member import SingleMember
@@ -51,6 +52,23 @@ async def test_a_process_names_the_time_of_its_first_answer(made: SingleMember) 
     assert (await made.ask()).started_seconds == 103.5
     now[0] = 90.0
     assert (await made.ask()).started_seconds == 103.5
+
+
+async def test_rows_of_other_members_do_not_count_as_sent_by_a_master(made: SingleMember) -> None:
+    """Nor is what a master has sent forgotten because of them: it would send the whole table again."""
+    first = await made.ask()
+    assert first.published_stamp == first.stamp
+    row = Partition(5, (2, 1))
+    made.node.roles.adopt(0, row)
+    ahead = await made.ask()
+    assert (ahead.published_stamp, ahead.stamp) == (first.stamp, stamp_of([5, 1]))
+    sent = await made.ask(rows=(m.Row(0, row.version, row.replicas),))
+    assert sent.published_stamp == sent.stamp == ahead.stamp
+    made.node.roles.adopt(0, Partition(6, (1, 2)))
+    assert (await made.ask()).published_stamp == sent.stamp
+    await made.restart()
+    restarted = await made.ask()
+    assert restarted.published_stamp == restarted.stamp
 
 
 async def test_a_catalog_is_on_the_volume_before_it_is_used(

@@ -544,7 +544,9 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     `member_tls` is the level that is in force and on its volume; None when the member does not know of it, or
     the file is damaged. `plain_links` counts the other members to which it has no session with TLS, where
     that level dials with it. While it is `adopting` this or an earlier request, which takes long, the reply
-    only shows that it lives and what it has: it may lack the rows, and no command was run.
+    only shows that it lives and what it has: it may lack the rows, and no command was run. `stamp` is that of
+    its table, which may be ahead of what it was sent by rows that other members sent; `published_stamp` that
+    of the versions that a master sent last, None of a build that does not count them.
     """
 
     code: Name
@@ -591,3 +593,4 @@ class ExchangeReply(msgspec.Struct, frozen=True):
     plain_links: Annotated[int, msgspec.Meta(ge=0)] = 0
     differing: Ranges | None = None
     adopting: bool = False
+    published_stamp: int | None = None

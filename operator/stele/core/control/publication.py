@@ -201,7 +201,8 @@ def note_published(liveness: MemberLiveness, cursor: TableCursor, report: Exchan
     """Note that the member has what was published, or the table that it compared with its own, but for some
     ranges; with a different stamp, or many such ranges, it missed something and next gets every row."""
     if not cursor.compared:
-        liveness.note_published(cursor.number if report.stamp == cursor.stamp else 0)
+        had = report.stamp if report.published_stamp is None else report.published_stamp
+        liveness.note_published(cursor.number if had == cursor.stamp else 0)
     elif report.differing is None or len(report.differing) > DIFFERING_RANGES_MAX:
         liveness.note_published(0)
     else:

@@ -107,6 +107,7 @@ class Reporter:
         """Add what only a new master needs to continue: sessions, and rows that differ from its own by their
         digests; without them the whole table, and the member list."""
         table, sessions = self._tablets.table, self._sessions.take_over()
+        table.take_for_published()
         if row_digests is None:
             differing, members = None, tuple(table.members.values())
         else:
@@ -130,6 +131,7 @@ class Reporter:
             incarnation=self._instance.incarnation,
             epoch=table.epoch,
             stamp=table.stamp,
+            published_stamp=table.published_stamp,
             member_list_version=table.member_list_version,
             accepted=self._accepted(),
             learners=tuple(map(_learner, passes.learning(self._tablets.replicas))),

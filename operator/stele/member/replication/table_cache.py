@@ -22,6 +22,9 @@ class TableCache:
 
     `owned` are the partitions whose row names this member as their owner.
 
+    `stamp` is that of the rows, `published_stamp` that of the versions that a master sent last: other members
+    send rows, too.
+
     `features` and the versions of `keyspaces` and `groups` never decrease either, and these are in force here
     once they are on the volume, as are the `routes` of requests.
     """
@@ -40,6 +43,7 @@ class TableCache:
         self._stored = [StoredRow(row.version, row.replicas) for row in self.rows]
         self.owned = self._find_owned()
         self._stamp = Stamp(row.version for row in self.rows)
+        self.take_for_published()
         self._digests: bytes | None = None
         self._coming: tuple[Row, ...] = ()
         self.features = self._coming_features = file.features
@@ -77,6 +81,7 @@ class TableCache:
             self._stored += [StoredRow(EMPTY.version, EMPTY.replicas)] * (partitions - known)
             self._digests = None
             self._stamp = Stamp(row.version for row in self.rows)
+            self.take_for_published()
         self._coming_groups, self.main = groups, groups.main(partitions)
 
     def _groups_jump(self, groups: PartitionGroups) -> str:
@@ -97,6 +102,19 @@ class TableCache:
     @property
     def stamp(self) -> int:
         return self._stamp.value
+
+    @property
+    def published_stamp(self) -> int:
+        return self._published.value
+
+    def take_for_published(self) -> None:
+        """Take all rows for what a master sent last: it compares them with its own."""
+        self._published = Stamp(row.version for row in self.rows)
+
+    def published(self, rows: Iterable[Row]) -> None:
+        """Note rows that a master has sent: they, or newer ones, are on the volume."""
+        for row in rows:
+            self._published.set(row.partition, row.version)
 
     def jump(self, request: ExchangeRequest) -> str:
         """Return which number of a request jumps; empty when none does, or nothing was known before."""
