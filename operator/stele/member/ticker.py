@@ -109,8 +109,7 @@ class Ticker:
         self._router.drain_all()
         self._router.expire(now)
         self._backup_reads.tick(now)
-        for replica in passes.owing(self._tablets.replicas):
-            self._delayed_replies.expire(replica, now)
+        self._delayed_replies.expire(now)
         self._delayed_replies.leases_changed()
         if self._tablets.writer.stalled:
             self._replicator.wake()

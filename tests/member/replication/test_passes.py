@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.core.control.commands import ExchangeRequest
+from stele.core.kv.two_phase import Locks
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Tablet
 from stele.core.tablet.lifecycle import TabletState
@@ -15,7 +17,7 @@ from stele.core.tablet.log import Log
 from stele.member.replication import passes
 from stele.member.replication.replica import Replica
 from stele.member.replication.table_cache import TableCache
-from stele.wire.storage.volume import Consensus, StoredRow, Superblock, TableFile
+from stele.wire.storage.volume import Consensus, Quarantined, StoredRow, Superblock, TableFile
 
 ME = 0
 BLOCK = Superblock(state=TabletState.READY, generation=1, highest=1)
@@ -91,12 +93,27 @@ def test_partitions_without_a_tablet_are_not_served() -> None:
     assert passes.unserved({7, 3}, {0: replica(0)}) == [3, 7]
 
 
-def test_tablets_owe_while_requests_wait() -> None:
-    tablets = {number: replica(number) for number in range(4)}
-    tablets[1].waiters.append(cast("Any", None))
-    tablets[2].early.append(cast("Any", None))
-    tablets[3].waiting_for_lease.append(cast("Any", None))
-    assert passes.owing(tablets) == [tablets[1], tablets[2], tablets[3]]
+@pytest.mark.plain
+def test_tablets_with_entries_are_those_of_users_that_are_served() -> None:
+    serving, frozen = (cast("Any", SimpleNamespace(serving=each)) for each in (True, False))
+    contents = ({b"default": (1, 10)}, {b"default": (0, 0), b"": (2, 20)}, {}, {b"default": (1, 10)})
+    tablets = {number: replica(number, keyspaces=each) for number, each in enumerate(contents)}
+    for number, each in tablets.items():
+        each.owner = frozen if number == 3 else serving
+    assert passes.with_entries(tablets) == [tablets[0]]
+
+
+def test_tablets_are_found_by_locks_entries_and_quarantine() -> None:
+    kept = Quarantined(1, 0.0)
+    tablets = {
+        0: replica(0, locks=Locks()),
+        1: replica(1, keyspaces={b"a": (1, 10), b"b": (0, 0)}),
+        2: replica(2, block=msgspec.structs.replace(BLOCK, quarantined=(kept,))),
+        3: replica(3, block=None),
+    }
+    assert passes.locked(tablets) == [tablets[0]]
+    assert (passes.holding(tablets, b"a"), passes.holding(tablets, b"b")) == ([tablets[1]], [])
+    assert passes.quarantined(tablets) == [tablets[2]]
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 7), st.permutations([0, 1, 2])), max_size=20)

@@ -34,6 +34,9 @@ from stele.wire.storage.volume import Instance
 POSITIONS_SECONDS = 1.0
 """Maximum age, in seconds, of the positions and sizes of tablets in a report."""
 
+TOTALS_TABLETS = 2_048
+"""Sums over so many tablets are made again each POSITIONS_SECONDS, those over more less often."""
+
 NUMBER_BITS = 32
 """Maximum number of reports by one process, as a power of two."""
 
@@ -42,9 +45,9 @@ NUMBER_BITS = 32
 class Reporter:
     """Creates the reports of one process; each has the tablets that changed since one that the master has.
 
-    States, generations, promises and free space are current, because the master decides by them. Positions,
-    sizes and counts are updated once in POSITIONS_SECONDS, since visiting all tablets takes long where there
-    are many.
+    States, generations, promises and free space are current, because the master decides by them. Positions
+    and sizes are updated once in POSITIONS_SECONDS, and sums over all tablets at most that often, since
+    visiting all tablets takes long where there are many.
     """
 
     _settings: Settings
@@ -74,6 +77,7 @@ class Reporter:
         self._rates: dict[int, WriteRate] = {}
         self._measured_at = self._started_at
         self._stats = m.Stats()
+        self._totals, self._totals_at = (0, 0, 0), float("-inf")
         self._keyspaces: tuple[m.KeyspaceSize, ...] = ()
         self._keyspaces_number = 0
         self._first_reply_unix_seconds: float | None = None
@@ -235,7 +239,7 @@ class Reporter:
         """Count over all tablets and requests; free space and sessions are left out."""
         counters = self._delayed_replies.counters
         owned = self._tablets.table.owned
-        backups, entries, size_bytes = passes.totals(self._tablets.replicas, owned)
+        backups, entries, size_bytes = self._sums(owned)
         counts = [each.counts for each in self._delayed_replies.latencies.values()]
         return m.Stats(
             reads=counters.reads,
@@ -248,6 +252,13 @@ class Reporter:
             bytes=size_bytes,
             durations=tuple(map(sum, zip(*counts, strict=True))),
         )
+
+    def _sums(self, owned: set[int]) -> tuple[int, int, int]:
+        """Return backups, entries and bytes, as `passes.totals` found them last."""
+        now, replicas = self._background.now(), self._tablets.replicas
+        if now - self._totals_at > POSITIONS_SECONDS * len(replicas) / TOTALS_TABLETS:
+            self._totals, self._totals_at = passes.totals(replicas, owned), now
+        return self._totals
 
 
 def tablet_report(replica: Replica, rate: WriteRate | None = None) -> m.TabletReport:

@@ -19,6 +19,7 @@ from stele.core.table.table import Partition
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.events.notifier import Notifier
+from stele.member.replication import passes
 from stele.member.replication.applied import until_applied
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
@@ -70,7 +71,7 @@ class EntryMoves:
         """Report what left with replicas that were deleted, once those who listen may have connected."""
         if self._background.now() < self._departures_at:
             return
-        for replica in self._tablets.replicas.values():
+        for replica in passes.quarantined(self._tablets.replicas):
             block = replica.block
             if block is not None and any(each.unreported for each in block.quarantined):
                 self._background.spawn(self._departed(replica))

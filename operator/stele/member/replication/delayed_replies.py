@@ -41,6 +41,7 @@ class DelayedReplies:
         self._now = now
         self._acknowledged = acknowledged
         self._waiting_for_lease: dict[int, Replica] = {}
+        self._owing: dict[int, Replica] = {}
         self.pending_bytes = 0
         self.held_bytes = 0
         self.acknowledged_bytes = 0
@@ -58,6 +59,7 @@ class DelayedReplies:
         """Answer the request once its operation is applied, or held here if it may be answered early."""
         self.held_bytes += request.reply_bytes
         self.pending_bytes += request.bytes
+        self._owing[replica.partition] = replica
         if request.early:
             replica.early.append(request)
             self.held(replica)
@@ -128,6 +130,7 @@ class DelayedReplies:
             self.held_bytes += request.reply_bytes
             replica.waiting_for_lease.append(request)
             self._waiting_for_lease[replica.partition] = replica
+            self._owing[replica.partition] = replica
             return
         self.done(replica, request)
 
@@ -224,8 +227,13 @@ class DelayedReplies:
             text = "partition %d: %d acknowledged operations of Async keyspaces are lost with its owner"
             log.warning(text, replica.partition, lost)
 
-    def expire(self, replica: Replica, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Fail requests that have waited past their deadline."""
+        self._owing = {partition: each for partition, each in self._owing.items() if each.owes}
+        for replica in self._owing.values():
+            self._expire(replica, now)
+
+    def _expire(self, replica: Replica, now: float) -> None:
         for waiting in (replica.waiters, replica.early):
             while waiting and waiting[0].deadline <= now:
                 request = waiting.popleft()

@@ -4,14 +4,44 @@ from stele.member.replication.replica import Replica
 from stele.wire.storage import keys
 
 
-def owing(replicas: dict[int, Replica]) -> list[Replica]:
-    """Return the tablets for which requests wait."""
-    return [each for each in replicas.values() if each.owes]
-
-
 def serving(replicas: dict[int, Replica]) -> list[Replica]:
     """Return the tablets that this member serves as their owner."""
     return [each for each in replicas.values() if each.owner is not None and each.owner.serving]
+
+
+def with_entries(replicas: dict[int, Replica]) -> list[Replica]:
+    """Return those tablets that this member serves as their owner which have entries of users."""
+    of_users: dict[bytes, bool] = {}
+    return [each for each in serving(replicas) if _has_entries(each, of_users)]
+
+
+def _has_entries(replica: Replica, of_users: dict[bytes, bool]) -> bool:
+    for keyspace, (count, _) in replica.keyspaces.items():
+        if count and _is_of_users(keyspace, of_users):
+            return True
+    return False
+
+
+def _is_of_users(keyspace: bytes, of_users: dict[bytes, bool]) -> bool:
+    """Return whether a keyspace is no service's; `of_users` remembers it for all tablets."""
+    if keyspace not in of_users:
+        of_users[keyspace] = not keys.is_service(keyspace)
+    return of_users[keyspace]
+
+
+def locked(replicas: dict[int, Replica]) -> list[Replica]:
+    """Return those of which transactions across partitions have locked keys."""
+    return [each for each in replicas.values() if each.locks is not None]
+
+
+def holding(replicas: dict[int, Replica], keyspace: bytes) -> list[Replica]:
+    """Return the tablets with entries of a keyspace."""
+    return [each for each in replicas.values() if each.keyspaces.get(keyspace, (0, 0))[0]]
+
+
+def quarantined(replicas: dict[int, Replica]) -> list[Replica]:
+    """Return the tablets of which this member keeps generations in quarantine."""
+    return [each for each in replicas.values() if each.block is not None and each.block.quarantined]
 
 
 def learning(replicas: dict[int, Replica]) -> list[Replica]:
@@ -77,9 +107,7 @@ def totals(replicas: dict[int, Replica], owned: set[int]) -> tuple[int, int, int
         if replica.tablet.named and partition not in owned:
             backups += 1
         for keyspace, (count, size) in replica.keyspaces.items():
-            if keyspace not in of_users:
-                of_users[keyspace] = not keys.is_service(keyspace)
-            if of_users[keyspace]:
+            if _is_of_users(keyspace, of_users):
                 entries += count
             size_bytes += size
     return backups, entries, size_bytes

@@ -41,8 +41,7 @@ class Expiry:
         if self._gate.refusal is PASSIVE or not self._delayed_replies.has_room:
             return 0
         replicas = self._tablets.replicas
-        served = passes.serving(replicas)
-        owned = sorted(each.partition for each in served if each.entries and not each.loading)
+        owned = sorted(each.partition for each in passes.with_entries(replicas) if not each.loading)
         entries_left, bytes_left, removed = limits.EXPIRY_ENTRIES, limits.EXPIRY_BYTES, 0
         for _ in owned:
             if entries_left <= 0 or bytes_left <= 0:

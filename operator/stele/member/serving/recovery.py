@@ -77,14 +77,14 @@ class TransactionRecovery:
         now = self._background.now()
         return [
             (each.partition, id, intent, now - since)
-            for each in self._served()
+            for each in self._locked()
             if each.locks is not None
             for id, intent, since in each.locks
         ]
 
-    def _served(self) -> list[Replica]:
-        """Return the tablets that this member serves: one that hands over has locks that may be over."""
-        return passes.serving(self._tablets.replicas)
+    def _locked(self) -> list[Replica]:
+        """Return the tablets with locks that this member serves: of one that hands over they may be over."""
+        return list(filter(_is_served, passes.locked(self._tablets.replicas)))
 
     def is_live(self, id: TxId) -> bool:
         """Return whether the process that began the transaction is connected, or this one."""
@@ -121,20 +121,19 @@ class TransactionRecovery:
 
     def _holds(self, partition: int, id: TxId) -> bool:
         replica = self._tablets.replicas.get(partition)
-        locks = replica.locks if replica is not None and replica.owner and replica.owner.serving else None
+        locks = replica.locks if replica is not None and _is_served(replica) else None
         return locks is not None and id in locks.since
 
     def every_second(self) -> None:
         """Ask for the outcomes of intents that are old, and clean up after processes that ended."""
         now = self._background.now()
-        served = self._served()
-        for replica in served:
+        for replica in self._locked():
             if replica.locks is not None:
                 for id, intent, since in list(replica.locks):
                     self._ask_if_due(replica.partition, id, intent, now - since, now)
         self._in_doubt = {each: at for each, at in self._in_doubt.items() if self._holds(*each)}
         if not self._cleaning:
-            some = self._some(served)
+            some = self._some()
             if some:
                 self._cleaning = True
                 self._background.spawn(self._clean(some))
@@ -190,9 +189,10 @@ class TransactionRecovery:
 
     # -- outcomes
 
-    def _some(self, served: list[Replica]) -> list[Replica]:
+    def _some(self) -> list[Replica]:
         """Return the next partitions with outcomes, in turn."""
-        found = sorted(each.partition for each in served if each.keyspaces.get(OUTCOMES, (0, 0))[0])
+        holding = passes.holding(self._tablets.replicas, OUTCOMES)
+        found = sorted(each.partition for each in holding if _is_served(each))
         later = [each for each in found if each >= self._next] or found
         some = later[:PARTITIONS_AT_ONCE]
         self._next = some[-1] + 1 if some else 0
@@ -258,3 +258,7 @@ class TransactionRecovery:
                     silent.add(each)
                 return False
         return True
+
+
+def _is_served(replica: Replica) -> bool:
+    return replica.owner is not None and replica.owner.serving
