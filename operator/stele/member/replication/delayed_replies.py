@@ -228,9 +228,9 @@ class DelayedReplies:
             log.warning(text, replica.partition, lost)
 
     def expire(self, now: float) -> None:
-        """Fail requests that have waited past their deadline."""
+        """Fail requests that have waited past their deadline; a client may send the next one at once."""
         self._owing = {partition: each for partition, each in self._owing.items() if each.owes}
-        for replica in self._owing.values():
+        for replica in list(self._owing.values()):
             self._expire(replica, now)
 
     def _expire(self, replica: Replica, now: float) -> None:
