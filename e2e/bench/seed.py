@@ -93,7 +93,7 @@ def settings_of(series: Series) -> dict[str, str | int]:
 
 
 def _measure(name: str, series: Series, quick: bool, results: Results) -> None:
-    say(f"{name}, {series}: {series.mebibytes} MiB")
+    say(f"{name}, {series}: {series.data_bytes >> 20} MiB")
     disk.until_idle(cache.root() / "work")
     try:
         seed_systems.run(name, series, partial(observe, series=series, quick=quick, results=results))
@@ -106,7 +106,7 @@ def observe(system: System, series: Series, quick: bool, results: Results) -> No
     """Load, let everything happen under the load of clients, and read every key back."""
     clients, quiet_seconds = system.clients, QUICK_QUIET_SECONDS if quick else QUIET_SECONDS
     place = {"series": str(series), "partitions": series.partitions, "parallel": series.parallel}
-    place |= {"maps": series.maps, "mebibytes": series.mebibytes, "system": system.name}
+    place |= {"maps": series.maps, "data_bytes": series.data_bytes, "system": system.name}
     loaded = clients.ask("load", series.data_bytes, VALUE_BYTES, seconds=LOAD_SECONDS_MAX)
     begin = time.monotonic()
     clients.ask("live", RATE, CLIENT_THREADS)
@@ -197,7 +197,7 @@ CASE = (
     Column("partitions", "partitions"),
     Column("parallel", "parallel", "{}x".format),
     Column("maps", "maps"),
-    Column("MiB", "mebibytes"),
+    Column("MiB", "data_bytes", lambda value: plain(value >> 20)),
     Column("system", "system"),
 )
 SAFE = (

@@ -42,10 +42,6 @@ class Series:
         maps = "1 map" if self.maps == 1 else f"{self.maps} maps"
         return f"{self.partitions:,} partitions, {self.parallel}x, {maps}"
 
-    @property
-    def mebibytes(self) -> int:
-        return self.data_bytes // MIB
-
 
 FEWER, MOST = 271, 16_384
 """Partitions. The published benchmark has 20,000, more than there can be here: each needs a slot of its own.
