@@ -18,6 +18,7 @@ from stele.errors import Conflict, Corrupt, Refused, Stale, SteleError, Unavaila
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.bulk.local_loads import LoadJob, LocalLoads
+from stele.member.replication import passes
 from stele.member.replication.delayed_replies import DelayedReplies
 from stele.member.replication.replica import Replica
 from stele.member.replication.replicator import Replicator
@@ -98,7 +99,7 @@ class BulkLoads:
 
     def applied(self, load: str) -> tuple[int, ...]:
         """Return the partitions that this member owns and that have applied the load."""
-        mine = [r for r in self._tablets.replicas.values() if r.owner is not None and r.owner.serving]
+        mine = passes.serving(self._tablets.replicas)
         return tuple(r.partition for r in mine if self._remembered(r, load) is not None)
 
     async def apply(self, load: str, partition: int, order: LoadOrder) -> Loaded:

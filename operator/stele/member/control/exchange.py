@@ -133,6 +133,7 @@ class Exchange:
             await self._client_demands.adopt(request.settings)
             await self._peers.adopt_tls(request.settings)
             await self._adopt(request)
+            self._tablets.table.published(request.rows)
             await self._fencing.tidy()
             self._planned_stop.on_exchange(request)
             self._settings.adopt(request.settings)
@@ -176,7 +177,6 @@ class Exchange:
             table.resize(request)
         newer_rows = table.newer(request.rows)
         if not newer_rows and not self._half_adopted and table.knows(request):
-            table.published(request.rows)
             return
         reconnect, self._half_adopted = table.brings_members(request) or self._half_adopted, True
         me_before = table.me
@@ -194,7 +194,6 @@ class Exchange:
             self._peers.connect()
         for row in table.newer(newer_rows):
             self._roles.adopt(row.partition, Partition(row.version, row.replicas))
-        table.published(request.rows)
         self._metadata.overtaken.update(row.partition for row in newer_rows)
         self._half_adopted = False
 

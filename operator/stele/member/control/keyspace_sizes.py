@@ -42,7 +42,7 @@ def vacant_keyspaces(tablets: TabletStore) -> tuple[str, ...]:
 
 def _is_vacant(replica: Replica | None, keyspace: bytes) -> bool:
     """Return whether an owner has no entry of a keyspace, none in its log, and no transaction about one."""
-    if replica is None or replica.owner is None or not replica.owner.serving or replica.loading:
+    if replica is None or not replica.serves or replica.loading:
         return False
     if replica.keyspaces.get(keyspace, (0, 0))[0] or (replica.locks and replica.locks.any_in(keyspace)):
         return False

@@ -6,7 +6,7 @@ from stele.wire.storage import keys
 
 def serving(replicas: dict[int, Replica]) -> list[Replica]:
     """Return the tablets that this member serves as their owner."""
-    return [each for each in replicas.values() if each.owner is not None and each.owner.serving]
+    return [each for each in replicas.values() if each.serves]
 
 
 def with_entries(replicas: dict[int, Replica]) -> list[Replica]:
@@ -59,7 +59,7 @@ def unserved(owned: set[int], replicas: dict[int, Replica]) -> list[int]:
     found = []
     for partition in owned:
         replica = replicas.get(partition)
-        if replica is None or replica.owner is None or not replica.owner.serving:
+        if replica is None or not replica.serves:
             found.append(partition)
     return sorted(found)
 

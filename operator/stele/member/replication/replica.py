@@ -126,6 +126,11 @@ class Replica:
         return bool(self.waiters or self.early or self.waiting_for_lease)
 
     @property
+    def serves(self) -> bool:
+        """Whether this member owns the tablet, and answers requests for it."""
+        return self.owner is not None and self.owner.serving
+
+    @property
     def state(self) -> TabletState | None:
         """None when there is no tablet."""
         return None if self.block is None else self.block.state

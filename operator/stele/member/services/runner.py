@@ -196,7 +196,7 @@ class MemberContext:
 
     def serves(self, partition: int) -> bool:
         replica = self._tablets.replicas.get(partition)
-        serving = replica is not None and replica.owner is not None and replica.owner.serving
+        serving = replica is not None and replica.serves
         return serving and partition not in self._not_notified
 
     def owner(self, partition: int) -> str:

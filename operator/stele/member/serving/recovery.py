@@ -84,7 +84,7 @@ class TransactionRecovery:
 
     def _locked(self) -> list[Replica]:
         """Return the tablets with locks that this member serves: of one that hands over they may be over."""
-        return list(filter(_is_served, passes.locked(self._tablets.replicas)))
+        return [each for each in passes.locked(self._tablets.replicas) if each.serves]
 
     def is_live(self, id: TxId) -> bool:
         """Return whether the process that began the transaction is connected, or this one."""
@@ -121,7 +121,7 @@ class TransactionRecovery:
 
     def _holds(self, partition: int, id: TxId) -> bool:
         replica = self._tablets.replicas.get(partition)
-        locks = replica.locks if replica is not None and _is_served(replica) else None
+        locks = replica.locks if replica is not None and replica.serves else None
         return locks is not None and id in locks.since
 
     def every_second(self) -> None:
@@ -192,7 +192,7 @@ class TransactionRecovery:
     def _some(self) -> list[Replica]:
         """Return the next partitions with outcomes, in turn."""
         holding = passes.holding(self._tablets.replicas, OUTCOMES)
-        found = sorted(each.partition for each in holding if _is_served(each))
+        found = sorted(each.partition for each in holding if each.serves)
         later = [each for each in found if each >= self._next] or found
         some = later[:PARTITIONS_AT_ONCE]
         self._next = some[-1] + 1 if some else 0
@@ -258,7 +258,3 @@ class TransactionRecovery:
                     silent.add(each)
                 return False
         return True
-
-
-def _is_served(replica: Replica) -> bool:
-    return replica.owner is not None and replica.owner.serving
