@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 
 from stele.core.control.commands import OpId, SessionTablet
-from stele.transfer.server import stream_server
+from stele.errors import Refused
+from stele.transfer.server import open_checkpoints, stream_server
 from stele.transfer.server.open_checkpoints import OpenCheckpoints
 from stele.wire.copy.jobs import damage_note
 from tests.transfer.checkpoints import DEEP, NEIGHBOUR, copy_now, make_checkpoint, own_headers, transfer
@@ -53,6 +54,34 @@ async def test_an_ended_session_is_let_go(volume, staging, monkeypatch):
             if not held():
                 break
         assert held() == 0
+
+
+def two_open(volume, monkeypatch):
+    """As many sessions as may be open have been read, and there is a third."""
+    monkeypatch.setattr(open_checkpoints, "SESSIONS_OPEN_MAX", 2)
+    for number in range(3):
+        make_checkpoint(volume, f"s-{number}", {7: (3, NEIGHBOUR)})
+    served = OpenCheckpoints(volume / "checkpoints")
+    for number in range(2):
+        with served.reading(f"s-{number}"):
+            pass
+    return served
+
+
+def test_sessions_that_ended_make_room_for_another(volume, monkeypatch):
+    """Small copies take milliseconds: many end before anybody looks for sessions that have."""
+    served = two_open(volume, monkeypatch)
+    (volume / "checkpoints" / "s-0" / "session.json").unlink()
+    with served.reading("s-2"):
+        assert {each.session for each in served.sent().sessions} == {"s-1", "s-2"}
+    served.close()
+
+
+def test_no_more_sessions_are_open_than_may_be(volume, monkeypatch):
+    served = two_open(volume, monkeypatch)
+    with pytest.raises(Refused, match="2 sessions are open"), served.reading("s-2"):
+        pass
+    served.close()
 
 
 @pytest.mark.parametrize(

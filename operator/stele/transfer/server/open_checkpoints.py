@@ -53,7 +53,7 @@ class OpenCheckpoints:
         with self._lock:
             entry = self._open.get(session)
             if entry is None:
-                if len(self._open) >= SESSIONS_OPEN_MAX:
+                if len(self._open) >= SESSIONS_OPEN_MAX and not self._close_ended():
                     raise Refused(f"{SESSIONS_OPEN_MAX} sessions are open: retry later", "BUSY")
                 entry = self._open[session] = _Open(Checkpoint(self._checkpoints / session))
             entry.readers += 1
@@ -121,13 +121,16 @@ class OpenCheckpoints:
     def close_ended(self) -> int:
         """Close checkpoints of ended sessions without readers; return how many were closed."""
         with self._lock:
-            ended = [
-                name
-                for name, entry in self._open.items()
-                if not entry.readers and not (self._checkpoints / name / "session.json").exists()
-            ]
-            for name in ended:
-                self._open.pop(name).checkpoint.close()
+            return self._close_ended()
+
+    def _close_ended(self) -> int:
+        ended = [
+            name
+            for name, entry in self._open.items()
+            if not entry.readers and not (self._checkpoints / name / "session.json").exists()
+        ]
+        for name in ended:
+            self._open.pop(name).checkpoint.close()
         return len(ended)
 
     def close(self) -> None:
