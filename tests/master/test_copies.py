@@ -156,6 +156,24 @@ async def test_a_copy_that_cannot_end_says_so_and_what_helps() -> None:
     assert stalled(harness).status.value == "False"
 
 
+async def test_no_copy_is_made_in_vain_after_one_that_came_too_late() -> None:
+    """A destination takes in one copy of a migration; the next one needs another migration."""
+    harness = await formed(engine="Direct")
+    for member in harness.world.volumes.values():
+        member.log_reaches = False
+    harness.change_spec(members=4)
+    sessions: dict[str, set[str]] = {}
+    for _ in range(600):
+        await harness.tick()
+        for session in harness.state.operations.sessions.values():
+            for id in session.partitions.values():
+                sessions.setdefault(id, set()).add(session.id)
+    assert len(sessions) > 3, "migrations are tried again"
+    assert {len(each) for each in sessions.values()} == {1}
+    failures = harness.state.rebalance.finished[-1].failures.values()
+    assert "the owner's log did not reach back" in "".join(each.detail for each in failures)
+
+
 async def test_a_wave_that_turns_out_too_large_is_rolled_back() -> None:
     harness = await formed(engine="Direct")
     harness.change_spec(members=4)

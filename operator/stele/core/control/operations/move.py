@@ -148,6 +148,11 @@ class MigrationOperation:
             self.enter(Step.ABORTED, now, reason)
 
     @property
+    def taken_in(self) -> bool:
+        """Whether the destination has ingested a copy."""
+        return self.copied_seconds > float("-inf")
+
+    @property
     def done(self) -> bool:
         return self.step in (Step.STORE, Step.ABORTED, Step.VOID)
 

@@ -151,12 +151,15 @@ def _believable(operation: MigrationOperation, now: float) -> bool:
 
 def _open(state: State, observation: Observation, pair: Pair, waiting: list[MigrationOperation]) -> None:
     source, destination = pair
-    for operation in [each for each in waiting if each.copies >= COPIES_MAX]:
+    for operation in [each for each in waiting if each.taken_in or each.copies >= COPIES_MAX]:
         waiting.remove(operation)
-        text = (
-            f"the owner's log did not reach back to any of {COPIES_MAX} copies, because more was written "
-            f"during each than spec.migration.logSpacePerMember keeps"
-        )
+        text = f"{COPIES_MAX} copies failed"
+        if operation.taken_in:
+            # The destination takes in one copy of a migration: another needs another generation.
+            text = (
+                "the owner's log did not reach back to the copy, because more was written meanwhile than "
+                "spec.migration.logSpacePerMember keeps"
+            )
         operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
     if not waiting:
         return
