@@ -80,8 +80,9 @@ class SeedRig(MemberRig):
     async def _scale_down(self) -> tuple[float, float, float | None]:
         begin, uids = time.monotonic(), {self._uids[name] for name in self._pods}
         await self.apply(spec_of(self.series, FEW))
-        ended = await self._until_ended(uids)
-        return begin, await self._until_safe(FEW), ended - begin
+        # The pod of a member that holds nothing any more takes its time to end.
+        ended, safe = await asyncio.gather(self._until_ended(uids), self._until_safe(FEW))
+        return begin, safe, ended - begin
 
     async def _scale_up(self) -> tuple[float, float, float | None]:
         await self.apply(spec_of(self.series, MANY))
