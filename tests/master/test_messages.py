@@ -61,6 +61,39 @@ async def test_only_members_that_take_part_are_asked_each_round(monkeypatch: pyt
     assert all(found[index] <= HEARTBEATS for index in others)
 
 
+@pytest.mark.parametrize(
+    ("quiet", "round_seconds", "answer_seconds", "pause"),
+    [
+        (0.0, 0.0, 0.0, 0.005),
+        (0.0, 0.004, 0.0, 0.016),
+        (0.0, 0.004, 0.006, 0.024),
+        (0.08, 0.0, 0.001, 0.02),
+        (0.0, 0.0, 0.5, 0.03),
+        (60.0, 0.0, 0.0, 0.03),
+    ],
+)
+def test_members_are_asked_again_as_soon_as_they_answer_quickly(
+    quiet: float, round_seconds: float, answer_seconds: float, pause: float
+) -> None:
+    """And as soon as something was commanded or stored; never more often than every 30 ms for long."""
+    harness = Harness()
+    loop = harness.loop
+    loop._pace, loop._round_seconds, loop._acted_seconds = Pace(), round_seconds, harness.clock - quiet
+    assert loop._busy_pause(answer_seconds) == pytest.approx(pause)
+
+
+async def test_what_takes_long_is_asked_for_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Migrations that do not get on: members that take part are asked at first in each round, later not."""
+    harness = await migrating(monkeypatch)
+    part = waited_for(harness.state)
+    monkeypatch.setattr(harness.loop, "_pace", Pace(busy_min=0.0, busy=10 * SECONDS))
+    harness.loop._acted_seconds = harness.clock
+    first = await asked(harness)
+    second = await asked(harness)
+    assert all(first[index] > second[index] for index in part), (first, second)
+    assert all(second[index] <= TICKS / 10 + 1 for index in part), second
+
+
 async def test_rows_of_others_wait_for_their_pace_while_something_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,7 +11,10 @@ from stele.ports.control_loop import Members
 
 
 class Channel:
-    """Sends one request and keeps the answer until the loop takes it."""
+    """Sends one request and keeps the answer until the loop takes it.
+
+    `sent_seconds` is when the last request was sent, `answer_seconds` how long the last answer took.
+    """
 
     def __init__(
         self, index: MemberIndex, members: Members, now: Callable[[], float], wake: Callable[[], None]
@@ -20,6 +23,7 @@ class Channel:
         self._task: asyncio.Task[None] | None = None
         self._answer: Answer | None = None
         self.sent_seconds = float("-inf")
+        self.answer_seconds = 0.0
         self.address = ""
         self._sends_table = False
 
@@ -66,6 +70,7 @@ class Channel:
         finally:
             if self._task is asyncio.current_task():
                 self._task = None
+                self.answer_seconds = self._now() - sent
             self._wake()
 
     def take(self) -> Answer | None:

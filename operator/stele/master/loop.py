@@ -74,7 +74,8 @@ class Deposed(SteleError):  # noqa: N818  named as in errors
 class Pace:
     """Intervals of the loop, in seconds.
 
-    `busy` and `idle` are those between ticks and between heartbeats, `report` between status writes.
+    `busy_min` to `busy` are those between ticks while something is under way, `idle` between heartbeats,
+    `report` between status writes.
 
     Answers that arrive within `gather` are handled together, sooner when all have arrived; within `hand_over`
     while clients wait for a partition whose owner changes, and at rest within `gather_member` for each member
@@ -82,6 +83,7 @@ class Pace:
     changed rows.
     """
 
+    busy_min: float = 0.005
     busy: float = 0.03
     idle: float = 1.0
     exchange: float = 5.0
@@ -130,6 +132,8 @@ class ClusterLoop:
         self._without_copy: frozenset[PartitionId] = frozenset()
         self._made_seconds: dict[object, float] = {}
         self._failures: dict[str, tuple[str, float]] = {}
+        self._acted_seconds = float("-inf")
+        self._round_seconds = 0.0
         self._epoch_above = 0
         self._trace = Trace()
         self._ending = False
@@ -160,6 +164,7 @@ class ClusterLoop:
         """
         while not self.may_end:
             self.note_progress()
+            began = self._now()
             try:
                 with RECONCILE.time():
                     busy = await self.tick()
@@ -169,12 +174,22 @@ class ClusterLoop:
                 await self.step_down()
                 await asyncio.sleep(self._pace.restart)
                 continue
-            await self._sleep(self._pace.busy if busy else self._heartbeat(), busy=busy)
+            self._round_seconds = self._now() - began
+            await self._sleep(self._busy_pause() if busy else self._heartbeat(), busy=busy)
 
     @property
     def may_end(self) -> bool:
         """Return whether it was asked to end, and no clients wait for another owner."""
         return self._ending and (self.state is None or not hands_over(self.state))
+
+    def _busy_pause(self, answer_seconds: float = 0.0) -> float:
+        """Return the seconds until members are asked again while something is under way.
+
+        Four times what a round and an answer take, so that asking takes at most a quarter of the time; and a
+        quarter of the time since something was stored or commanded, so that what takes long is asked rarely.
+        """
+        took, quiet = max(self._round_seconds, answer_seconds), self._now() - self._acted_seconds
+        return min(max(4 * took, quiet / 4, self._pace.busy_min), self._pace.busy)
 
     def _heartbeat(self) -> float:
         return min(self._pace.idle, self._objects.desired().timing.heartbeat)
@@ -331,6 +346,8 @@ class ClusterLoop:
             await self._write_head(state, head)
         await self._write_shards(self._shards(state, rows))
         stored(state, rows, members, now)
+        if rows:
+            self._acted_seconds = now
         return bool(rows) or changes or extended
 
     async def _extend(self, state: State, decision: Decision) -> bool:
@@ -405,7 +422,7 @@ class ClusterLoop:
                 continue
             commands, behind = commands_of.get(index, ()), lacks_rows(state, liveness)
             at_once = index in waited and not liveness.failed
-            pause = self._interval(observed, liveness, at_once=at_once, busy=busy, behind=behind)
+            pause = self._interval(observed, liveness, channel, at_once=at_once, busy=busy, behind=behind)
             due = self._now() - channel.sent_seconds >= pause or liveness.end_unconfirmed
             lacks = must_hear(state, liveness, self._objects.catalog()) and not liveness.failed
             if due or commands or lacks or (behind and at_once):
@@ -416,6 +433,8 @@ class ClusterLoop:
                 if due or brings or (request.rows and at_once):
                     channel.send(address, request, cursor, self._pace.exchange)
                     tables += request.full
+                    if commands:
+                        self._acted_seconds = observed.now
                     continue
             rows_wait = rows_wait or (behind and not liveness.failed)
         return rows_wait
@@ -453,7 +472,14 @@ class ClusterLoop:
         return channel, address
 
     def _interval(
-        self, observed: Observation, liveness: MemberLiveness, *, at_once: bool, busy: bool, behind: bool
+        self,
+        observed: Observation,
+        liveness: MemberLiveness,
+        channel: Channel,
+        *,
+        at_once: bool,
+        busy: bool,
+        behind: bool,
     ) -> float:
         """Return the seconds between two exchanges with a member that has no commands; `behind`: it lacks
         rows. One that failed may be back, and is tried more often while it is needed."""
@@ -462,7 +488,7 @@ class ClusterLoop:
             self._pace.gather_member * len(self._channels),
         )
         if at_once:
-            return self._pace.busy if busy else heartbeat
+            return self._busy_pause(channel.answer_seconds) if busy else heartbeat
         if liveness.failed:
             return min(heartbeat, max(self._pace.busy, gather)) if busy or behind else heartbeat
         return min(heartbeat, gather) if behind else heartbeat

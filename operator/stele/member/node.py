@@ -249,11 +249,23 @@ class Node:
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
         self.hand_over_times = HandOverTimes()
-        row_changed = self._row_changed
         self.roles = Roles(
-            tablets, self.metadata, replicator, delayed_replies, router, background, row_changed
+            tablets,
+            self.metadata,
+            replicator,
+            delayed_replies,
+            router,
+            background,
+            self._row_changed,
+            lambda replica: self.follower.announce(replica),  # noqa: PLW0108
         )
-        self.follower = Follower(replicator, self.gate, self.roles, background.now)
+        self.follower = Follower(
+            replicator,
+            self.gate,
+            self.roles,
+            lambda member: self.peers.inbound.session(member),  # noqa: PLW0108
+            background.now,
+        )
         self.loads = BulkLoads(
             self.local_loads, tablets, replicator, executor, delayed_replies, router, background
         )
@@ -301,7 +313,9 @@ class Node:
         settings, tablets, metadata, background = self.settings, self.tablets, self.metadata, self.background
         replicator, router, roles, services = self.replicator, self.router, self.roles, self.services
         self.sessions = CopySessions(settings, self.live_settings, self.volume, tablets, transfer, background)
-        self.ingester = Ingester(self.live_settings, self.volume, tablets, metadata, background)
+        self.ingester = Ingester(
+            self.live_settings, self.volume, tablets, metadata, background, self.follower.announce
+        )
         self.last_copies = LastCopies(self.table, self.links, background.now)
         self.migrations = Migrations(
             self.live_settings,

@@ -10,6 +10,7 @@ import pytest
 from stele.core.control import commands as m
 from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.member import limits
+from stele.member.copy.fetches import POLL_SECONDS_MAX, POLL_SECONDS_MIN, poll_seconds
 from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
 from stele.wire import control as wire
 from stele.wire.copy.jobs import CopyJobStatus
@@ -240,6 +241,13 @@ async def test_tasks_and_retries_of_a_copy_are_reported(made: SingleMember) -> N
     reply = await eventually(made.ask, lambda found: found.fetches[0].tasks > 0)
     report = reply.fetches[0]
     assert (report.copied_bytes, report.tasks, report.retries) == (30, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("running", "pause"), [(0.0, POLL_SECONDS_MIN), (0.1, 0.025), (60.0, POLL_SECONDS_MAX)]
+)
+def test_a_copy_is_asked_for_after_a_quarter_of_its_time(running: float, pause: float) -> None:
+    assert poll_seconds(running) == pause
 
 
 async def test_closing_a_session_stops_its_copy_and_removes_what_came(made: SingleMember) -> None:

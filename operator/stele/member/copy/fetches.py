@@ -24,7 +24,7 @@ from stele.wire.urls import http_root
 
 log = logging.getLogger("stele.fetches")
 
-POLL_SECONDS = 0.05
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.005, 0.05
 FETCH_SILENCE_SECONDS_MAX = 60.0
 FETCHES_MAX = 64
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ class Fetches:
 
     async def _follow(self, fetch: _Fetch, job: CopyJob) -> None:
         """Start the copy and poll its status until it ends; errors go into the report."""
-        answered = self._background.now()
+        began = answered = self._background.now()
         started = False
         while fetch.report.state is FetchState.RUNNING:
             try:
@@ -105,7 +105,7 @@ class Fetches:
             except (Unavailable, msgspec.MsgspecError) as error:
                 if self._background.now() - answered > FETCH_SILENCE_SECONDS_MAX:
                     fetch.fail(m.Reason("UNAVAILABLE", f"the transfer process does not answer: {error}"))
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(poll_seconds(self._background.now() - began))
 
     def reports(self) -> tuple[m.FetchReport, ...]:
         return tuple(fetch.report for fetch in self._fetches.values())
@@ -160,6 +160,14 @@ class Fetches:
         for fetch in self._fetches.values():
             if fetch.task is not None:
                 fetch.task.cancel()
+
+
+def poll_seconds(running_seconds: float) -> float:
+    """Return the pause before a copy that runs for so long is asked for again.
+
+    A quarter of that: a small copy takes 10 ms, and its migration waits for the answer.
+    """
+    return min(max(running_seconds / 4, POLL_SECONDS_MIN), POLL_SECONDS_MAX)
 
 
 def _is_folder(path: Path) -> bool:

@@ -37,13 +37,17 @@ INGESTED_TOGETHER_MAX = 4
 
 @dataclass(eq=False)
 class Ingester:
-    """Ingests copies: a tablet becomes READY under its new generation, or stays as it was."""
+    """Ingests copies: a tablet becomes READY under its new generation, or stays as it was.
+
+    `_announce` is called with a tablet that has become READY.
+    """
 
     _settings: LiveSettings
     _volume: Volume
     _tablets: TabletStore
     _metadata: MetadataStore
     _background: Background
+    _announce: Callable[[Replica], None]
 
     def __post_init__(self) -> None:
         self._queue = _IngestQueue(self._tablets.engine, self._background)
@@ -83,6 +87,7 @@ class Ingester:
                 await self._ingest_copy(folder, session, replica, copy)
             finally:
                 replica.busy = False
+            self._announce(replica)
 
     async def _ingest_copy(self, folder: Path, session: str, replica: Replica, copy: CopyRecord) -> None:
         expected = (session, replica.partition, copy.generation)

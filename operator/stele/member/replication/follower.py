@@ -31,12 +31,14 @@ class RowEvents(Protocol):
 class Follower:
     """Replies in order on the requesting connection, once what was appended counts as held.
 
-    `handlers` receive requests, by message type.
+    `handlers` receive requests, by message type. `_session` returns the session that a member has with this
+    one.
     """
 
     _replicator: Replicator
     _gate: WriteGate
     _roles: RowEvents
+    _session: Callable[[int], Inbound | None]
     _now: Callable[[], float]
 
     def __post_init__(self) -> None:
@@ -70,6 +72,21 @@ class Follower:
     def _on_probe(self, sender: Inbound, message: peer.Probe) -> None:
         items = [self._probe_result(sender.sender, item) for item in message.items]
         self._replicator.reply(sender, peer.ProbeResult(items))
+
+    def announce(self, replica: Replica) -> None:
+        """Answer the owner's next probe before it asks: a copy has just become complete.
+
+        Without a session, or when it follows another owner now, nothing is sent: the next probe finds out.
+        """
+        tablet, row = replica.tablet, replica.tablet.row
+        session = None if tablet.leader is None else self._session(tablet.leader)
+        if session is None:
+            return
+        known = (row.version, row.replicas)
+        probe = peer.ProbeItem(tablet.partition, row.version, tablet.leader_term, cut=False, row=known)
+        result = self._probe_result(session.sender, probe)
+        if result.code == Code.OK:
+            self._replicator.reply(session, peer.ProbeResult([result]))
 
     def _on_fetch(self, sender: Inbound, message: peer.FetchLog) -> None:
         sender.send(self._tail(message))

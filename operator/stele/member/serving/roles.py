@@ -31,7 +31,8 @@ log = logging.getLogger("stele.member")
 class Roles:
     """Owner, backup, learner or none: as the row says, as far as the tablet can.
 
-    `_row_changed` hears of each newer row, with the one before it.
+    `_row_changed` hears of each newer row, with the one before it, and `_announce` of an empty tablet that
+    has become READY.
     """
 
     _tablets: TabletStore
@@ -41,6 +42,7 @@ class Roles:
     _router: RequestRouter
     _background: Background
     _row_changed: Callable[[int, Partition, Partition], None]
+    _announce: Callable[[Replica], None]
     _began_serving: int = 0
 
     # -- rows
@@ -162,3 +164,4 @@ class Roles:
                 self._tablets.reset(replica, (0, 0), {})
         finally:
             replica.busy = False
+        self._announce(replica)
