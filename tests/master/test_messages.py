@@ -62,22 +62,26 @@ async def test_only_members_that_take_part_are_asked_each_round(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("quiet", "round_seconds", "answer_seconds", "pause"),
+    ("migrations", "quiet", "round_seconds", "answer_seconds", "pause"),
     [
-        (0.0, 0.0, 0.0, 0.005),
-        (0.0, 0.004, 0.0, 0.016),
-        (0.0, 0.004, 0.006, 0.024),
-        (0.08, 0.0, 0.001, 0.02),
-        (0.0, 0.0, 0.5, 0.03),
-        (60.0, 0.0, 0.0, 0.03),
+        (0, 0.0, 0.0, 0.0, 0.005),
+        (1, 0.0, 0.0, 0.0, 0.005),
+        (3, 0.0, 0.0, 0.0, 0.015),
+        (20, 0.0, 0.0, 0.0, 0.03),
+        (1, 0.0, 0.004, 0.0, 0.016),
+        (1, 0.0, 0.004, 0.006, 0.024),
+        (1, 0.08, 0.0, 0.001, 0.02),
+        (1, 0.0, 0.0, 0.5, 0.03),
+        (1, 60.0, 0.0, 0.0, 0.03),
     ],
 )
-def test_members_are_asked_again_as_soon_as_they_answer_quickly(
-    quiet: float, round_seconds: float, answer_seconds: float, pause: float
+async def test_few_migrations_are_asked_about_as_soon_as_answers_are_quick(
+    migrations: int, quiet: float, round_seconds: float, answer_seconds: float, pause: float
 ) -> None:
     """And as soon as something was commanded or stored; never more often than every 30 ms for long."""
-    harness = Harness()
+    harness = await formed()
     loop = harness.loop
+    harness.state.operations.migrations = dict.fromkeys(range(migrations))  # type: ignore[assignment]
     loop._pace, loop._round_seconds, loop._acted_seconds = Pace(), round_seconds, harness.clock - quiet
     assert loop._busy_pause(answer_seconds) == pytest.approx(pause)
 

@@ -74,8 +74,8 @@ class Deposed(SteleError):  # noqa: N818  named as in errors
 class Pace:
     """Intervals of the loop, in seconds.
 
-    `busy_min` to `busy` are those between ticks while something is under way, `idle` between heartbeats,
-    `report` between status writes.
+    `busy_min` to `busy` are those between ticks while something is under way, the more the longer; `idle`
+    those between heartbeats, `report` between status writes.
 
     Answers that arrive within `gather` are handled together, sooner when all have arrived; within `hand_over`
     while clients wait for a partition whose owner changes, and at rest within `gather_member` for each member
@@ -185,11 +185,13 @@ class ClusterLoop:
     def _busy_pause(self, answer_seconds: float = 0.0) -> float:
         """Return the seconds until members are asked again while something is under way.
 
-        Four times what a round and an answer take, so that asking takes at most a quarter of the time; and a
-        quarter of the time since something was stored or commanded, so that what takes long is asked rarely.
+        At least `busy_min` for each migration, since many fill each other's pauses; four times what a round
+        and an answer take, so that asking takes at most a quarter of the time; and a quarter of the time
+        since something was stored or commanded, so that what takes long is asked rarely.
         """
+        running = 0 if self.state is None else len(self.state.operations.migrations)
         took, quiet = max(self._round_seconds, answer_seconds), self._now() - self._acted_seconds
-        return min(max(4 * took, quiet / 4, self._pace.busy_min), self._pace.busy)
+        return min(max(self._pace.busy_min * max(1, running), 4 * took, quiet / 4), self._pace.busy)
 
     def _heartbeat(self) -> float:
         return min(self._pace.idle, self._objects.desired().timing.heartbeat)
