@@ -133,6 +133,7 @@ class SeedRig(MemberRig):
         """The moment at which the status said that nothing moves, with the table spread over the members."""
 
         async def safe() -> bool:
+            self._check_processes()
             status = await self.status()
             if not status or not is_whole(status, members):
                 return False
@@ -140,6 +141,12 @@ class SeedRig(MemberRig):
 
         await self._until(f"{members} members, all safe", safe, EVENT_SECONDS_MAX)
         return time.monotonic()
+
+    def _check_processes(self) -> None:
+        """Raise BenchError when a process has ended that nobody asked to: nothing starts it again here."""
+        for name, processes in self._pods.items():
+            if any(each.returncode is not None for each in processes):
+                raise BenchError(f"a process of {name} has ended by itself: see its log")
 
     # -- what a kubelet does
 

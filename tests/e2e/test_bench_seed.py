@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from e2e.bench import copy_rig, peers, seed, seed_systems
+from e2e.bench.copy_rig import Process
 from e2e.bench.errors import BenchError
 from e2e.bench.master_rig import NAMESPACE, rig
 from e2e.bench.report import Report
@@ -229,6 +231,20 @@ def test_the_cluster_is_as_a_user_gets_it() -> None:
     assert isinstance(found, TabletCluster)
     assert found.spec.migration.max_parallel_per_member == SMALL.parallel
     assert found.spec.failure_detection.rejoin_grace_period_seconds == 30
+
+
+def test_a_process_that_ends_by_itself_ends_the_measurement() -> None:
+    """Nothing starts it again, so that all would wait for it until the time is up."""
+    made = object.__new__(SeedRig)
+    runs, ended = (
+        cast(Process, SimpleNamespace(returncode=None)),
+        cast(Process, SimpleNamespace(returncode=1)),
+    )
+    made._pods = {"bench-0": [runs, runs], "bench-1": [runs]}
+    made._check_processes()
+    made._pods["bench-1"].append(ended)
+    with pytest.raises(BenchError, match="a process of bench-1 has ended by itself"):
+        made._check_processes()
 
 
 class InFiles(SeedRig):

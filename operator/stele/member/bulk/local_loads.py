@@ -150,7 +150,7 @@ class LocalLoads:
 
     def _delete_unnamed(self, named: set[tuple[str, int]]) -> None:
         for folder in self._folder.iterdir():
-            paths = list(folder.iterdir())
+            paths = _inside(folder)
             # A load may send pieces for hours; it is abandoned once nothing new has arrived for long.
             if min(map(self._age_seconds, [folder, *paths])) <= limits.LOAD_AGE_SECONDS:
                 continue
@@ -177,6 +177,14 @@ def partition_of(path: Path) -> int:
         return -1
     number = path.name.partition(".")[0].partition("-")[0]
     return int(number) if number.isdigit() else -1
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return what is in the folder of a load, which may have been removed since it was found."""
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _remove_empty(folder: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -336,15 +337,13 @@ def _write_description(folder: Path, described: SessionFile) -> None:
 
 
 def _files(folder: Path) -> list[tuple[int, int]]:
-    """Return (inode, bytes) of each file."""
+    """Return (inode, bytes) of each file, without those that are deleted meanwhile."""
     files = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
                 stat = entry.stat(follow_symlinks=False)
                 files.append((stat.st_ino, stat.st_size))
-    except FileNotFoundError:
-        return []
     return files
 
 

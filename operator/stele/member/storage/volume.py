@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,8 +163,12 @@ class Volume:
             raise Corrupt(f"{WALS}/{noted.name} has {files[noted.name]} bytes, but {noted.bytes} were synced")
 
     def log_files(self) -> dict[str, int]:
-        """Return names and sizes of the write-ahead log's files."""
-        return {path.name: path.stat().st_size for path in self.path(WALS).glob("*.log")}
+        """Return names and sizes of the write-ahead log's files, without those that are deleted meanwhile."""
+        sizes: dict[str, int] = {}
+        for path in self.path(WALS).glob("*.log"):
+            with suppress(FileNotFoundError):
+                sizes[path.name] = path.stat().st_size
+        return sizes
 
     def note_log_end(self, synced: dict[str, int]) -> None:
         """Record the newest of these files, which were synced since they were measured."""
