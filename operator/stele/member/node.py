@@ -249,12 +249,19 @@ class Node:
         view = MemberView(self.settings.name, tablets, router, background)
         self.services = Services(services, view, self.volume, self.meta, executor)
         self.hand_over_times = HandOverTimes()
+        self._compose_roles()
+        self.loads = BulkLoads(
+            self.local_loads, tablets, replicator, executor, delayed_replies, router, background
+        )
+
+    def _compose_roles(self) -> None:
+        replicator, background = self.replicator, self.background
         self.roles = Roles(
-            tablets,
+            self.tablets,
             self.metadata,
             replicator,
-            delayed_replies,
-            router,
+            self.delayed_replies,
+            self.router,
             background,
             self._row_changed,
             lambda replica: self.follower.announce(replica),  # noqa: PLW0108
@@ -265,9 +272,6 @@ class Node:
             self.roles,
             lambda member: self.peers.inbound.session(member),  # noqa: PLW0108
             background.now,
-        )
-        self.loads = BulkLoads(
-            self.local_loads, tablets, replicator, executor, delayed_replies, router, background
         )
 
     def _compose_transactions(self) -> None:
