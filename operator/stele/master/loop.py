@@ -74,8 +74,8 @@ class Deposed(SteleError):  # noqa: N818  named as in errors
 class Pace:
     """Intervals of the loop, in seconds.
 
-    `busy_min` to `busy` are those between ticks while something is under way, the more the longer; `idle`
-    those between heartbeats, `report` between status writes.
+    `busy_min` to `busy` are those between ticks while something is under way, longer the more migrations run;
+    `idle` those between heartbeats, `report` between status writes.
 
     Answers that arrive within `gather` are handled together, sooner when all have arrived; within `hand_over`
     while clients wait for a partition whose owner changes, and at rest within `gather_member` for each member

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.member.bulk.local_loads import _inside
-from stele.member.copy.sessions import _files
-from stele.member.storage.volume import WALS, Volume
+from stele.member.storage.volume import WALS, Volume, files_in
 
 LOOKS = 3_000
 KEPT = "000001.log"
@@ -43,7 +41,7 @@ def of_the_log(root: Path) -> list[int]:
 
 
 def of_a_folder(root: Path) -> list[int]:
-    return [size for _, size in _files(root / WALS)]
+    return [file.st_size for file in files_in(root / WALS).values()]
 
 
 @pytest.mark.parametrize("look", [of_the_log, of_a_folder])
@@ -55,4 +53,4 @@ def test_files_that_go_meanwhile_do_not_hide_those_that_stay(look: Look, tmp_pat
 
 
 def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
-    assert (_files(tmp_path / "gone"), _inside(tmp_path / "gone")) == ([], [])
+    assert files_in(tmp_path / "gone") == {}

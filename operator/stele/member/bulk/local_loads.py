@@ -16,6 +16,7 @@ from stele.member import limits
 from stele.member.background import Background
 from stele.member.replication.replica import Replica
 from stele.member.replication.table_cache import TableCache
+from stele.member.storage.volume import files_in
 from stele.ports.transfer import Transfer
 from stele.transfer.bulk.files import LoadFiles
 from stele.wire.copy import bulk
@@ -150,7 +151,7 @@ class LocalLoads:
 
     def _delete_unnamed(self, named: set[tuple[str, int]]) -> None:
         for folder in self._folder.iterdir():
-            paths = _inside(folder)
+            paths = [folder / name for name in files_in(folder)]
             # A load may send pieces for hours; it is abandoned once nothing new has arrived for long.
             if min(map(self._age_seconds, [folder, *paths])) <= limits.LOAD_AGE_SECONDS:
                 continue
@@ -177,14 +178,6 @@ def partition_of(path: Path) -> int:
         return -1
     number = path.name.partition(".")[0].partition("-")[0]
     return int(number) if number.isdigit() else -1
-
-
-def _inside(folder: Path) -> list[Path]:
-    """Return what is in the folder of a load, which may have been removed since it was found."""
-    try:
-        return list(folder.iterdir())
-    except FileNotFoundError:
-        return []
 
 
 def _remove_empty(folder: Path) -> None:

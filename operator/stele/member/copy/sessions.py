@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,14 @@ from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
-from stele.member.storage.volume import CHECKPOINTS, DATA, Volume, sync_folder, write_temporary
+from stele.member.storage.volume import (
+    CHECKPOINTS,
+    DATA,
+    Volume,
+    files_in,
+    sync_folder,
+    write_temporary,
+)
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
 from stele.wire.copy.bulk import EXPORT_PREFIX
@@ -277,9 +283,13 @@ class CopySessions:
 
     def _held(self, names: list[str]) -> dict[str, int]:
         """Return the bytes of files that only checkpoints have, by session; run in a thread."""
-        live = {inode for inode, _ in _files(self._volume.path(DATA))}
+        live = {file.st_ino for file in files_in(self._volume.path(DATA)).values()}
         return {
-            name: sum(size for inode, size in _files(self._folder(name) / "db") if inode not in live)
+            name: sum(
+                file.st_size
+                for file in files_in(self._folder(name) / "db").values()
+                if file.st_ino not in live
+            )
             for name in names
         }
 
@@ -334,17 +344,6 @@ def _write_description(folder: Path, described: SessionFile) -> None:
     path = folder / "session.json"
     write_temporary(path, _encode(described))
     os.replace(path.with_name(path.name + ".new"), path)
-
-
-def _files(folder: Path) -> list[tuple[int, int]]:
-    """Return (inode, bytes) of each file, without those that are deleted meanwhile."""
-    files = []
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                stat = entry.stat(follow_symlinks=False)
-                files.append((stat.st_ino, stat.st_size))
-    return files
 
 
 @dataclass(frozen=True, slots=True)

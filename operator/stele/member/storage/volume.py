@@ -164,11 +164,8 @@ class Volume:
 
     def log_files(self) -> dict[str, int]:
         """Return names and sizes of the write-ahead log's files, without those that are deleted meanwhile."""
-        sizes: dict[str, int] = {}
-        for path in self.path(WALS).glob("*.log"):
-            with suppress(FileNotFoundError):
-                sizes[path.name] = path.stat().st_size
-        return sizes
+        files = files_in(self.path(WALS))
+        return {name: stat.st_size for name, stat in files.items() if name.endswith(".log")}
 
     def note_log_end(self, synced: dict[str, int]) -> None:
         """Record the newest of these files, which were synced since they were measured."""
@@ -347,6 +344,16 @@ def _describe_volume(path: Path) -> QuarantinedVolume:
         bytes=sum(file.lstat().st_size for file in path.rglob("*")),
         since_s=path.stat().st_mtime,
     )
+
+
+def files_in(folder: Path) -> dict[str, os.stat_result]:
+    """Return what is in a folder by name, without what is deleted meanwhile; nothing if it is gone."""
+    found: dict[str, os.stat_result] = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found[entry.name] = entry.stat(follow_symlinks=False)
+    return found
 
 
 def _number(log_file: str) -> int:

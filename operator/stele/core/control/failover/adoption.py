@@ -82,5 +82,5 @@ def _adopt_session(
 
 def _copied_by(operation: MigrationOperation, source: MemberIndex, destination: MemberIndex) -> bool:
     """Return whether a session between these members may copy its tablet, which is not ingested yet."""
-    idle = not operation.session and not operation.copies
+    idle = not operation.session and not operation.taken_in
     return idle and operation.destination == destination and source in operation.base.members

@@ -149,18 +149,23 @@ def _believable(operation: MigrationOperation, now: float) -> bool:
     return now - operation.copied_seconds > QUIET_SECONDS
 
 
+def _in_vain(operation: MigrationOperation) -> str:
+    """Return why another copy would not help this migration; empty when it may."""
+    if operation.taken_in:
+        # The destination takes in one copy of a migration: another needs another generation.
+        return (
+            "the owner's log did not reach back to the copy, because more was written meanwhile than "
+            "spec.migration.logSpacePerMember keeps"
+        )
+    return f"{COPIES_MAX} copies failed" if operation.copies >= COPIES_MAX else ""
+
+
 def _open(state: State, observation: Observation, pair: Pair, waiting: list[MigrationOperation]) -> None:
     source, destination = pair
-    for operation in [each for each in waiting if each.taken_in or each.copies >= COPIES_MAX]:
-        waiting.remove(operation)
-        text = f"{COPIES_MAX} copies failed"
-        if operation.taken_in:
-            # The destination takes in one copy of a migration: another needs another generation.
-            text = (
-                "the owner's log did not reach back to the copy, because more was written meanwhile than "
-                "spec.migration.logSpacePerMember keeps"
-            )
-        operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
+    for operation in list(waiting):
+        if text := _in_vain(operation):
+            waiting.remove(operation)
+            operation.abort(Reason(ReasonCode.COPY_FAILED, text), observation.now)
     if not waiting:
         return
     id, now = state.new_id("s"), observation.now
