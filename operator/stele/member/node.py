@@ -403,8 +403,6 @@ class Node:
             self.replicator,
             self.delayed_replies,
             self.gate,
-            self.roles,
-            self.migrations,
             self.sessions,
             self.planned_stop,
             clearer,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.core.control.commands import ExchangeRequest
+from stele.core.control.commands import ExchangeRequest, Row
 from stele.core.kv.two_phase import Locks
 from stele.core.table.table import Partition
 from stele.core.tablet.follower import Tablet
@@ -17,7 +17,7 @@ from stele.core.tablet.log import Log
 from stele.member.replication import passes
 from stele.member.replication.replica import Replica
 from stele.member.replication.table_cache import TableCache
-from stele.wire.storage.volume import Consensus, Quarantined, StoredRow, Superblock, TableFile
+from stele.wire.storage.volume import Consensus, CopyRecord, Quarantined, StoredRow, Superblock, TableFile
 
 ME = 0
 BLOCK = Superblock(state=TabletState.READY, generation=1, highest=1)
@@ -30,33 +30,37 @@ def replica(number: int, **fields: Any) -> Replica:
     return made
 
 
+def news(tablets: dict[int, Replica], *, positions: bool) -> tuple[list[Replica], list[int]]:
+    found = passes.survey(tablets, positions=positions)
+    return found.changed, found.gone
+
+
 def test_a_tablet_is_news_once_until_it_changes() -> None:
     tablets = {number: replica(number) for number in range(3)}
-    changed, gone = passes.news(tablets, positions=True)
-    assert ([each.partition for each in changed], gone) == ([0, 1, 2], [])
-    assert passes.news(tablets, positions=True) == ([], [])
+    assert news(tablets, positions=True) == (list(tablets.values()), [])
+    assert news(tablets, positions=True) == ([], [])
     tablets[1].block = Superblock(state=TabletState.DELETED, generation=1, highest=1)
     tablets[2].tablet.promised += 1
-    assert passes.news(tablets, positions=False) == ([tablets[1], tablets[2]], [])
-    assert passes.news(tablets, positions=True) == ([], [])
+    assert news(tablets, positions=False) == ([tablets[1], tablets[2]], [])
+    assert news(tablets, positions=True) == ([], [])
 
 
 def test_a_position_is_news_only_when_positions_are_asked_for() -> None:
     tablets = {0: replica(0)}
-    passes.news(tablets, positions=True)
+    news(tablets, positions=True)
     tablets[0].tablet.log.append(1, 1, 10)
-    assert passes.news(tablets, positions=False) == ([], [])
-    assert passes.news(tablets, positions=True) == ([tablets[0]], [])
+    assert news(tablets, positions=False) == ([], [])
+    assert news(tablets, positions=True) == ([tablets[0]], [])
 
 
 def test_a_tablet_that_goes_offline_is_gone_once_and_news_when_it_is_back() -> None:
     tablets = {0: replica(0), 1: replica(1, block=None)}
-    assert passes.news(tablets, positions=True) == ([tablets[0]], [])
+    assert news(tablets, positions=True) == ([tablets[0]], [])
     tablets[0].broken = "damaged"
-    assert passes.news(tablets, positions=False) == ([], [0])
-    assert passes.news(tablets, positions=True) == ([], [])
+    assert news(tablets, positions=False) == ([], [0])
+    assert news(tablets, positions=True) == ([], [])
     tablets[0].broken = ""
-    assert passes.news(tablets, positions=False) == ([tablets[0]], [])
+    assert news(tablets, positions=False) == ([tablets[0]], [])
 
 
 def test_logs_that_grew_are_found_with_what_they_had() -> None:
@@ -86,6 +90,7 @@ def test_only_owned_partitions_that_are_served_are_served() -> None:
     tablets = {0: replica(0), 1: replica(1), 2: replica(2)}
     tablets[0].owner, tablets[1].owner = serving, frozen
     assert passes.serving(tablets) == [tablets[0]]
+    assert passes.survey(tablets, positions=False).serving == [0]
     assert passes.unserved({0, 1, 7}, tablets) == [1, 7]
 
 
@@ -114,6 +119,22 @@ def test_tablets_are_found_by_locks_entries_and_quarantine() -> None:
     assert passes.locked(tablets) == [tablets[0]]
     assert (passes.holding(tablets, b"a"), passes.holding(tablets, b"b")) == ([tablets[1]], [])
     assert passes.quarantined(tablets) == [tablets[2]]
+
+
+@pytest.mark.plain
+def test_a_survey_finds_tablets_that_agreed_or_move() -> None:
+    moving, still = (cast("Any", SimpleNamespace(serving=True, learner=each)) for each in (object(), None))
+    agreed = Consensus(accepted=Row(1, 2, (ME, 1)))
+    copying = Consensus(copy=CopyRecord("id", 1, 1, 1, kept=False))
+    tablets = {
+        0: replica(0, meta=agreed),
+        1: replica(1, meta=copying, block=None),
+        2: replica(2, owner=moving),
+        3: replica(3, owner=still),
+    }
+    found = passes.survey(tablets, positions=False)
+    assert (found.agreed, found.copying, found.learning) == ([tablets[0]], [tablets[1]], [tablets[2]])
+    assert (found.serving, passes.learning(tablets)) == ([2, 3], [tablets[2]])
 
 
 ROWS = st.lists(st.tuples(st.integers(0, 7), st.permutations([0, 1, 2])), max_size=20)

@@ -22,7 +22,7 @@ from stele.member.replication.links import Link
 from stele.member.replication.renewal import Hold
 from stele.member.replication.request import Request
 from stele.member.replication.routes import Routes
-from stele.member.replication.write_rate import WriteRate
+from stele.member.replication.write_rate import REPORTED_STEP, WriteRate
 from stele.member.serving.router import RequestRouter
 from stele.member.turn_budget import TurnBudget
 from tests.member.harness.single_member import P, SingleMember, key_here
@@ -192,6 +192,19 @@ def test_a_write_rate_is_an_average_that_ends_at_nothing() -> None:
     for second in range(32, 90):
         rate.measure(0, float(second))
     assert int(rate.bytes_per_second) == 0
+
+
+def test_a_write_rate_is_reported_in_steps() -> None:
+    rate = WriteRate(0, 0.0)
+    assert not rate.measure(REPORTED_STEP, 1.0)
+    assert (rate.reported, rate.over) == (0, True)
+    written = [REPORTED_STEP * (1 + 3 * second) for second in range(1, 61)]
+    reported = [rate.reported for second, size in enumerate(written, 2) if rate.measure(size, float(second))]
+    assert reported == [REPORTED_STEP, 2 * REPORTED_STEP]
+    assert not rate.over
+    while not rate.over:
+        rate.measure(written[-1], rate.measured_at + 1.0)
+    assert rate.reported == 0
 
 
 # -- windows and queues

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from stele.core.control import commands as m
-from stele.core.copy.states import CopyState
 from stele.core.placement.migration import Type, swapped
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.core.tablet.log import Log
@@ -158,33 +157,6 @@ class Migrations:
         last = m.OpId(*max((last.term, last.index), (block.last.term, block.last.index)))
         return msgspec.structs.replace(
             block, state=state, generation=generation, highest=generation, last=last
-        )
-
-    def copy_reports(self) -> list[m.CopyReport]:
-        """Return one report per tablet that is being received."""
-        return [self._copy_report(r, r.meta.copy) for r in self._tablets.replicas.values() if r.meta.copy]
-
-    def _copy_report(self, replica: Replica, copy: CopyRecord) -> m.CopyReport:
-        state, error = CopyState.STARTED, ""
-        # A copy that has not started did not fail: the master repeats the command, or aborts it.
-        if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
-            state, error = CopyState.FAILED, replica.broken or "this member restarted during the copy"
-        elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
-            state = CopyState.ACCEPTED
-        elif replica.received:
-            state = CopyState.INGESTED
-        elif replica.state is TabletState.COPYING:
-            state = CopyState.COPYING
-        refused = replica.meta.refused is not None and replica.meta.refused.id == copy.id
-        return m.CopyReport(
-            copy.id,
-            replica.partition,
-            copy.base,
-            state,
-            copy.generation,
-            error,
-            replica.copy_result,
-            refused,
         )
 
     # -- at the owner

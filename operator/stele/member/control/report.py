@@ -6,14 +6,16 @@ import msgspec
 
 from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control import commands as m
+from stele.core.copy.states import CopyState
 from stele.core.delta import DeltaLog
 from stele.core.formats import FormatRange
 from stele.core.table.digests import differing_ranges
+from stele.core.tablet.lifecycle import TabletState
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.control.clearing import KeyspaceClearer
 from stele.member.control.keyspace_sizes import owned_sizes, vacant_keyspaces
-from stele.member.control.migrations import Migrations, hand_over_point
+from stele.member.control.migrations import hand_over_point
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.copy.sessions import CopySessions
 from stele.member.live_settings import LiveSettings
@@ -27,7 +29,6 @@ from stele.member.replication.write_rate import WriteRate
 from stele.member.resp.access import Access
 from stele.member.serving.peers import Peers
 from stele.member.serving.recovery import TransactionRecovery
-from stele.member.serving.roles import Roles
 from stele.member.settings import Settings
 from stele.wire.storage.volume import Instance
 
@@ -61,8 +62,6 @@ class Reporter:
     _replicator: Replicator
     _delayed_replies: DelayedReplies
     _gate: WriteGate
-    _roles: Roles
-    _migrations: Migrations
     _sessions: CopySessions
     _planned_stop: PlannedStop
     _clearer: KeyspaceClearer
@@ -84,12 +83,12 @@ class Reporter:
 
     def reply(self, code: str, detail: str, known: int) -> m.ExchangeReply:
         """Return the report for a master that has report `known`; the caller adds results and rows."""
-        self._update_delta_log()
+        seen = self._update_delta_log()
         base, tablets, dropped = self._delta_log.since(known)
         if self._first_reply_unix_seconds is None:
             # As late as possible: the kubelet may record the container's start after the process has started.
             self._first_reply_unix_seconds = self._background.wall()
-        made = self._reply(code, detail)
+        made = self._reply(code, detail, seen)
         free_bytes, sessions = self._gate.free_bytes, len(self._sessions.open)
         return msgspec.structs.replace(
             made,
@@ -125,7 +124,7 @@ class Reporter:
             groups=table.groups,
         )
 
-    def _reply(self, code: str, detail: str) -> m.ExchangeReply:
+    def _reply(self, code: str, detail: str, seen: passes.Survey) -> m.ExchangeReply:
         table, fetches = self._tablets.table, self._sessions.fetches
         return m.ExchangeReply(
             code=code,
@@ -137,12 +136,12 @@ class Reporter:
             stamp=table.stamp,
             published_stamp=table.published_stamp,
             member_list_version=table.member_list_version,
-            accepted=self._accepted(),
-            learners=tuple(map(_learner, passes.learning(self._tablets.replicas))),
-            copies=tuple(self._migrations.copy_reports()),
+            accepted=self._accepted(seen.agreed),
+            learners=tuple(map(_learner, seen.learning)),
+            copies=tuple(map(_copy_report, seen.copying)),
             fetches=fetches.reports(),
             silent=tuple(self._silent_peers()),
-            unserved=tuple(self._roles.unserved()),
+            unserved=tuple(sorted(table.owned.difference(seen.serving))),
             sessions=self._sessions.reports(),
             staged=fetches.staged(),
             pod_uid=self._settings.pod_uid,
@@ -162,37 +161,41 @@ class Reporter:
             plain_links=self._peers.plain_links,
         )
 
-    def _update_delta_log(self) -> None:
+    def _update_delta_log(self) -> passes.Survey:
         now = self._background.now()
         everything = now - self._all_reported_at > POSITIONS_SECONDS
-        replicas, written = self._tablets.replicas, set[int]()
+        replicas, changed = self._tablets.replicas, set[int]()
         if everything:
             self._all_reported_at, self._stats = now, self._count()
-            written = self._measure_rates(now)
-        changed, gone = passes.news(replicas, positions=everything)
-        held = [replicas[each] for each in written.union(each.partition for each in changed)]
+            changed = self._measure_rates(now)
+        seen = passes.survey(replicas, positions=everything)
+        changed.update([each.partition for each in seen.changed])
         reports = {
             each.partition: tablet_report(each, self._rates.get(each.partition))
-            for each in held
+            for each in map(replicas.__getitem__, changed)
             if each.seen_block is not None
         }
-        self._delta_log.update(reports, gone)
+        self._delta_log.update(reports, seen.gone)
         if everything and (sizes := owned_sizes(self._tablets)) != self._keyspaces:
             self._keyspaces, self._keyspaces_number = sizes, self._delta_log.number
+        return seen
 
     def _measure_rates(self, now: float) -> set[int]:
-        """Measure the logs that grow, or did a moment ago. Returns their partitions."""
+        """Measure the logs that grow, or did a moment ago. Returns the partitions that have another rate."""
         replicas, before = self._tablets.replicas, self._measured_at
         for replica, appended_bytes in passes.grown(replicas):
             self._rates.setdefault(replica.partition, WriteRate(appended_bytes, before))
-        for partition, rate in self._rates.items():
-            rate.measure(replicas[partition].tablet.log.appended_bytes, now)
-        measured, self._measured_at = set(self._rates), now
-        self._rates = {number: rate for number, rate in self._rates.items() if rate.bytes_per_second >= 1.0}
-        return measured
+        changed = {
+            partition
+            for partition, rate in self._rates.items()
+            if rate.measure(replicas[partition].tablet.log.appended_bytes, now)
+        }
+        self._measured_at = now
+        self._rates = {partition: rate for partition, rate in self._rates.items() if not rate.over}
+        return changed
 
-    def _accepted(self) -> tuple[m.Row, ...]:
-        accepted = (each.meta.accepted for each in passes.agreed(self._tablets.replicas))
+    def _accepted(self, agreed: list[Replica]) -> tuple[m.Row, ...]:
+        accepted = (each.meta.accepted for each in agreed)
         rows = self._tablets.rows
         return tuple(row for row in accepted if row is not None and row.version > rows[row.partition].version)
 
@@ -271,7 +274,7 @@ def tablet_report(replica: Replica, rate: WriteRate | None = None) -> m.TabletRe
         applied=m.OpId(*replica.tablet.log.applied),
         promised=replica.tablet.promised,
         bytes=replica.size_bytes,
-        written_bytes_per_second=0 if rate is None else int(rate.bytes_per_second),
+        written_bytes_per_second=0 if rate is None else rate.reported,
     )
 
 
@@ -290,4 +293,29 @@ def _learner(replica: Replica) -> m.LearnerReport:
         lag=max(0, replica.tablet.log.last[1] - match),
         handed_over=hand_over_point(replica),
         result=learner.result,
+    )
+
+
+def _copy_report(replica: Replica) -> m.CopyReport:
+    state, error, copy = CopyState.STARTED, "", replica.meta.copy
+    assert copy is not None
+    # A copy that has not started did not fail: the master repeats the command, or aborts it.
+    if replica.copy_begun and (replica.broken or replica.state is TabletState.DELETED):
+        state, error = CopyState.FAILED, replica.broken or "this member restarted during the copy"
+    elif replica.meta.accepted is not None and replica.meta.accepted_id == copy.id:
+        state = CopyState.ACCEPTED
+    elif replica.received:
+        state = CopyState.INGESTED
+    elif replica.state is TabletState.COPYING:
+        state = CopyState.COPYING
+    refused = replica.meta.refused is not None and replica.meta.refused.id == copy.id
+    return m.CopyReport(
+        copy.id,
+        replica.partition,
+        copy.base,
+        state,
+        copy.generation,
+        error,
+        replica.copy_result,
+        refused,
     )

@@ -5,6 +5,12 @@ from dataclasses import dataclass
 AVERAGED_SECONDS = 5.0
 """Seconds over which the average mostly extends."""
 
+REPORTED_STEP = 4_096
+"""Rates are reported in multiples of so many bytes per second: an average changes every second, and a report
+has each tablet with another rate."""
+
+OVER_BYTES_PER_SECOND = REPORTED_STEP / 4
+
 
 @dataclass(slots=True)
 class WriteRate:
@@ -14,11 +20,25 @@ class WriteRate:
     measured_at: float
     bytes_per_second: float = 0.0
 
-    def measure(self, appended_bytes: int, now: float) -> None:
-        """Count what was appended since the last measurement. A log that was replaced begins at 0 again."""
-        seconds = now - self.measured_at
+    @property
+    def reported(self) -> int:
+        """The average, rounded down to what reports have."""
+        return int(self.bytes_per_second) // REPORTED_STEP * REPORTED_STEP
+
+    @property
+    def over(self) -> bool:
+        """Whether the log has grown so little for a while that it need not be measured before it grows."""
+        return self.bytes_per_second < OVER_BYTES_PER_SECOND
+
+    def measure(self, appended_bytes: int, now: float) -> bool:
+        """Count what was appended since the last measurement. A log that was replaced begins at 0 again.
+
+        Returns whether another rate is to be reported.
+        """
+        before, seconds = self.reported, now - self.measured_at
         if seconds > 0.0:
             grown = max(0, appended_bytes - self.appended_bytes)
             weight = min(1.0, seconds / AVERAGED_SECONDS)
             self.bytes_per_second += (grown / seconds - self.bytes_per_second) * weight
             self.appended_bytes, self.measured_at = appended_bytes, now
+        return self.reported != before
