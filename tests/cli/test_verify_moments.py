@@ -14,7 +14,7 @@ from stele.cli import verify
 from stele.cli.options import Where
 from stele.core.table.table import Member, Partition
 from stele.member.admin.checksum import tablet_checksum
-from stele.transfer.client.sst_writer import EXPIRED_MARGIN_MS
+from stele.transfer.client.fragment_writer import EXPIRED_MARGIN_MS
 from stele.wire.admin import TabletChecksum
 from stele.wire.storage import keys
 from tests.cli.conftest import Run

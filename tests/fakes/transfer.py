@@ -6,6 +6,7 @@ and a cancelled or forgotten copy may write late, as a Spark task may.
 """
 
 import asyncio
+import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from crc32c import crc32c
 
 from stele.core.control.commands import CopyItem, SessionTablet
 from stele.errors import BadInput, Conflict, Refused, Stale, SteleError, Unavailable
@@ -22,8 +24,9 @@ from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
 from stele.transfer.jobs.board import JobBoard, Report
 from stele.transfer.server.checkpoint import find_tablet, read_session
+from stele.wire.copy.blocks import BlockReader, End, encode_end, encode_entries
 from stele.wire.copy.fragments import place_text, plan
-from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Manifest
+from stele.wire.copy.jobs import BLOCKS_SUFFIX, MANIFEST_FORMAT, CopyJob, Fragment, Manifest, stream_file
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, decode_state
 from tests.fakes.disk import Disk, pack_file
@@ -122,7 +125,7 @@ class TransferContainer:
                 self._kubelet.network.noticed["copy late"] += 1
                 await asyncio.sleep(self._loop.clock.random.uniform(0.5, LATE_SECONDS_MAX))
             try:
-                copied += self._publish(job.session, item, tablet, entries)
+                copied += self._publish(job, item, tablet, entries)
             except OSError as error:
                 raise Refused(
                     f"staging: {error}", "NO_SPACE" if is_disk_full(error) else "DISK_ERROR"
@@ -169,11 +172,11 @@ class TransferContainer:
         return found
 
     def read(self, session: str, token: str, item: CopyItem) -> "tuple[SessionTablet, Entries] | SteleError":
-        """At the source: one tablet of its checkpoint."""
+        """At the source: one tablet of its session."""
         folder = self._disk.root / CHECKPOINTS / session
         stored = read_session(folder)
-        data = self._disk.engine.checkpoints.get(str(folder / "db"))
-        if stored is None or data is None or stored.token != token:
+        entries = self._stored(folder, item)
+        if stored is None or entries is None or stored.token != token:
             return BadInput(f"no session {session} here", "SOURCE")
         try:
             tablet = find_tablet(stored, item.partition, item.source_generation)
@@ -181,11 +184,21 @@ class TransferContainer:
             return Stale(str(error), "SOURCE")
         if tablet is None:
             return BadInput(f"session {session} has no partition {item.partition}", "SOURCE")
-        begin, end = keys.tablet_range(item.partition, item.source_generation)
-        return tablet, data.scan(begin, end, 1 << 30)
+        return tablet, entries
 
-    def _publish(self, session: str, item: CopyItem, tablet: SessionTablet, entries: Entries) -> int:
+    def _stored(self, folder: Path, item: CopyItem) -> Entries | None:
+        """The entries of a checkpoint, or of a stream that the member wrote."""
+        number, generation = item.partition, item.source_generation
+        stream, data = folder / stream_file(number, generation), self._disk.engine.checkpoints
+        if stream.exists():
+            blocks = BlockReader(io.BytesIO(stream.read_bytes()).read)
+            return [entry for columns in blocks for entry in zip(*columns, strict=True)]
+        found = data.get(str(folder / "db"))
+        return None if found is None else found.scan(*keys.tablet_range(number, generation), 1 << 30)
+
+    def _publish(self, job: CopyJob, item: CopyItem, tablet: SessionTablet, entries: Entries) -> int:
         """The file, then its manifest; the first manifest wins."""
+        session = job.session
         if session not in self._running:
             self._kubelet.network.noticed["zombie write"] += 1
         self._disk.need_room()
@@ -204,24 +217,29 @@ class TransferContainer:
             source_generation=item.source_generation,
             generation=item.generation,
             applied=tablet.applied,
-            fragments=tuple(self._fragments(folder, item, tablet, entries)),
+            fragments=tuple(self._fragments(job, folder, item, tablet, entries)),
         )
         _replace(target, _json(manifest))
         return size
 
     def _fragments(
-        self, folder: Path, item: CopyItem, tablet: SessionTablet, entries: Entries
+        self, job: CopyJob, folder: Path, item: CopyItem, tablet: SessionTablet, entries: Entries
     ) -> Iterator[Fragment]:
-        """A file for each fragment that holds anything, cut as the product does it."""
+        """A file for each fragment that holds anything, cut as the product does it.
+
+        Here all tablets are small, and only those with odd numbers count as such.
+        """
+        blocks = job.blocks and item.partition % 2 == 1
         found = dict(entries).get(keys.meta_key(item.partition, item.source_generation, APPLIED))
         keyspaces = {} if found is None else decode_state(found).keyspaces
         planned = plan(item.partition, item.source_generation, keyspaces)
         prefix = keys.tablet_prefix(item.partition, item.generation)
         for number, each in enumerate(planned):
             mine = [(k, v) for k, v in entries if any(begin <= k < end for begin, end in each.ranges)]
-            content, crc = pack_file([(prefix + k[keys.TABLET_PREFIX_BYTES :], v) for k, v in mine])
+            renamed = [(prefix + k[keys.TABLET_PREFIX_BYTES :], v) for k, v in mine]
+            content, crc = pack_blocks(renamed) if blocks else pack_file(renamed)
             self._files += 1
-            name = f"{item.partition}-{self._files}.sst" if mine else ""
+            name = f"{item.partition}-{self._files}{BLOCKS_SUFFIX if blocks else '.sst'}" if mine else ""
             if name:
                 self._disk.need_room()
                 (folder / name).write_bytes(content)
@@ -272,6 +290,16 @@ class NoTransfer:
 
     async def close(self) -> None:
         return
+
+
+def pack_blocks(entries: Entries) -> tuple[bytes, int]:
+    """A file of blocks, and its crc32c; of nothing there is none."""
+    if not entries:
+        return b"", 0
+    names, values = zip(*entries, strict=True)
+    size = sum(len(key) + len(value) for key, value in entries)
+    content = bytes(encode_entries(names, values) + encode_end(End(0, 0, None, len(entries), size)))
+    return content, crc32c(content)
 
 
 def _refused(text: str) -> Refused:

@@ -42,6 +42,7 @@ KNOBS = (
     (stele.member.limits, "FETCH_BYTES", (100, 1024 * 1024)),
     (stele.member.limits, "REPLY_BYTES", (4, 512 * 1024)),
     (stele.core.control.rebalance.scheduler, "STALL_SECONDS", (10.0, 20.0)),
+    (stele.member.limits, "SESSION_STREAMS_BYTES_MAX", (0, 32 * 1024 * 1024)),
 )
 """Limits of the product that are drawn too, so that small data reaches what only much data would."""
 

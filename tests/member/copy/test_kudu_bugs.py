@@ -20,6 +20,7 @@ from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.storage.volume import CONSENSUS, TABLETS
 from stele.wire import peer
+from stele.wire.copy.bulk import EXPORT_PREFIX
 from stele.wire.frames import FRAME_BYTES_MAX, encode_frame
 from stele.wire.storage.keys import KEYSPACE_BYTES_MAX, SERVICE
 from stele.wire.storage.log_record import Change, batch_record, put_record
@@ -334,8 +335,7 @@ async def test_kudu_2124_other_requests_are_answered_while_a_session_opens(made:
         asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(10)
 
     made.engine.checkpoint = slow  # type: ignore[method-assign]
-    made.engine.open_checkpoint = lambda path: made.engine.view()  # type: ignore[method-assign]
-    opening = m.OpenSession("s1", (P,), 60.0)
+    opening = m.OpenSession(f"{EXPORT_PREFIX}s1", (P,), 60.0)
     assert await made.code(opening) == "WAIT"
     async with asyncio.timeout(5):
         assert await made.code(m.Fence(P, 3, True)) == "OK"

@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stele.core.control import commands as m
@@ -12,8 +13,12 @@ from stele.core.copy.pacing import SPACE_MARGIN_BYTES
 from stele.member import limits
 from stele.member.copy.fetches import POLL_SECONDS_MAX, POLL_SECONDS_MIN, poll_seconds
 from stele.member.storage.volume import CHECKPOINTS, DATA, STAGING
+from stele.ports.engine import View
 from stele.wire import control as wire
-from stele.wire.copy.jobs import CopyJobStatus
+from stele.wire.copy.bulk import EXPORT_PREFIX
+from stele.wire.copy.jobs import CopyJobStatus, SessionFile, stream_file
+from stele.wire.storage.keys import meta_key
+from stele.wire.storage.volume import APPLIED, decode_state
 from tests.member.harness.cluster import eventually
 from tests.member.harness.single_member import P, SingleMember
 
@@ -65,6 +70,50 @@ async def removed(made: SingleMember, name: str = "s") -> None:
 @pytest.fixture(autouse=True)
 def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SESSION_WATCH_SECONDS", 0.02)
+
+
+# -- what a session is of
+
+
+@pytest.mark.parametrize("written", ["nothing", "before", "after"])
+async def test_a_session_says_what_its_checkpoint_is_at(made: SingleMember, written: str) -> None:
+    """Also when its tablet is written to while the checkpoint is made: before it is, or after."""
+    await owning(made)
+    loop, make, opened = asyncio.get_running_loop(), made.engine.checkpoint, list[str]()
+    read = made.engine.open_checkpoint
+
+    async def set_newer() -> None:
+        await made.node.router.execute(P, b"default", [[b"SET", b"k", b"newer"]])
+
+    def write() -> None:
+        asyncio.run_coroutine_threadsafe(set_newer(), loop).result(10)
+
+    def making(path: str) -> None:
+        if written == "before":
+            write()
+        make(path)
+        if written == "after":
+            write()
+
+    def reading(path: str) -> View:
+        opened.append(path)
+        return read(path)
+
+    made.engine.checkpoint = making  # type: ignore[method-assign]
+    made.engine.open_checkpoint = reading  # type: ignore[method-assign]
+    before = made.replica.tablet.log.applied
+    name = f"{EXPORT_PREFIX}s"
+    assert await made.code(opening(name)) == "OK"
+    (tablet,) = _description(folder(made, name)).tablets
+    stored = read(str(folder(made, name) / "db")).get(meta_key(P, tablet.generation, APPLIED))
+    assert stored is not None
+    assert decode_state(stored).applied == tablet.applied
+    assert (tablet.applied == m.OpId(*before)) is (written != "before")
+    assert (made.replica.tablet.log.applied > before) is bool(opened) is (written != "nothing")
+
+
+def _description(place: Path) -> SessionFile:
+    return msgspec.json.decode((place / "session.json").read_bytes(), type=SessionFile)
 
 
 # -- leases
@@ -152,6 +201,11 @@ async def test_a_member_has_a_limited_number_of_sessions(
     assert await made.code(opening("c")) == "OK"
 
 
+def stream_bytes(made: SingleMember, name: str) -> int:
+    """The size of the tablet's stream in a session."""
+    return (folder(made, name) / stream_file(P, made.replica.generation)).stat().st_size
+
+
 def fill(made: SingleMember, name: str, size: int, *, live: bool = False) -> None:
     """A file of a session's checkpoint; a live one is in the database as well."""
     path = folder(made, name) / "db"
@@ -164,22 +218,23 @@ def fill(made: SingleMember, name: str, size: int, *, live: bool = False) -> Non
 async def test_a_session_that_holds_too_much_disk_ends_with_the_reason(
     made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SNAPSHOT_SPACE_BYTES", 1000)
+    monkeypatch.setattr(limits, "SNAPSHOT_SPACE_BYTES", 1150)
     await owning(made)
     for name, size, live in (("live", 5000, True), ("small", 900, False), ("large", 1100, False)):
         assert await made.code(opening(name)) == "OK"
         fill(made, name, size, live=live)
-    reason = await ended(made, "large")
-    assert "holds 1100 bytes beyond the database" in reason
+    reason, stream = await ended(made, "large"), stream_bytes(made, "live")
+    assert f"holds {1100 + stream} bytes beyond the database" in reason
     assert "the limit is" in reason
     held = {each.session: each.held_bytes for each in (await made.ask()).sessions or () if not each.ended}
-    assert held == {"live": 0, "small": 900}
+    assert held == {"live": stream, "small": 900 + stream}
     await removed(made, "large")
 
 
 async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(made: SingleMember) -> None:
     await owning(made)
-    for name, size in (("a", 10), ("b", 20), ("c", 0)):
+    nothing = f"{EXPORT_PREFIX}c"
+    for name, size in (("a", 10), ("b", 20), (nothing, 0)):
         assert await made.code(opening(name)) == "OK"
         fill(made, name, size)
     free = limits.SESSIONS_FREE_BYTES_MIN - 1
@@ -187,7 +242,7 @@ async def test_the_session_that_holds_most_ends_when_the_disk_is_nearly_full(mad
     assert f"{free} bytes of the volume are free" in await ended(made, "b")
     await ended(made, "a")
     await asyncio.sleep(0.1)
-    assert list(made.node.sessions.open) == ["c"]
+    assert list(made.node.sessions.open) == [nothing]
 
 
 async def test_reasons_of_ended_sessions_are_kept_for_a_limited_number(

@@ -12,6 +12,7 @@ import aiohttp
 
 from stele.core.control import commands as m
 from stele.member.storage.volume import TABLETS
+from stele.wire.copy.bulk import EXPORT_PREFIX
 from stele.wire.storage.volume import Superblock, decode_file
 from tests.member.admin.test_tablet_info import tablet
 from tests.member.harness.cluster import Client, Cluster, eventually, key_in
@@ -88,9 +89,9 @@ class World:
         await self.made.start_learner(id, partition, destination)
         return id
 
-    async def start_copy(self, partition: int) -> None:
-        """The target is told to receive a partition of the owner's, which holds something."""
-        await self.write(partition)
+    async def start_copy(self, partition: int, size: int = 20) -> None:
+        """The target is told to receive a partition of the owner's, with three values of this size."""
+        await self.write(partition, size=size)
         version = self.made.version(partition)
         await self.command(TARGET, m.StartTabletCopy(self.id(partition), partition, version, OWNER))
 
@@ -189,9 +190,9 @@ async def copy(world: World) -> None:
     await world.command(TARGET, m.Abort(id, partition))
 
 
-async def receive(world: World, partition: int) -> str:
+async def receive(world: World, partition: int, size: int = 20) -> str:
     """Up to the files in staging; the session's name."""
-    await world.start_copy(partition)
+    await world.start_copy(partition, size)
     return await world.made.fetch(partition, OWNER, TARGET)
 
 
@@ -211,13 +212,18 @@ async def replace(world: World) -> None:
     await world.command(TARGET, m.Ingest(session, (partition,)))
 
 
-async def source(world: World) -> None:
+async def source(world: World, prefix: str = "session-") -> None:
     """A session at the target, opened and closed."""
     partition = world.take("owned")
     await world.write(partition, TARGET)
-    session = f"session-{world.made.id()}"
+    session = f"{prefix}{world.made.id()}"
     await world.command(TARGET, m.OpenSession(session, (partition,)))
     await world.command(TARGET, m.CloseSession(session))
+
+
+async def export(world: World) -> None:
+    """A session of an export, which reads a checkpoint."""
+    await source(world, EXPORT_PREFIX)
 
 
 async def delete(world: World) -> None:

@@ -29,7 +29,8 @@ WHERE: dict[Step, str] = {
     steps.come_back: "write.cut",
     steps.flush: "flush.synced flush.flushed trim.dropped",
     steps.copy: "copy.saved copy.cleared block.copying copy.log_cleared",
-    steps.source: "session.checkpointed session.described session.closing",
+    steps.source: "session.written session.described session.closing",
+    steps.export: "session.checkpointed",
     steps.ingest: "ingest.dropped ingest.ingested block.ready",
     steps.delete: "block.deleted quarantine.data_dropped quarantine.log_dropped restore.read",
     steps.replace: "quarantine.log_aside",
@@ -41,6 +42,7 @@ AGAIN: dict[Step, str] = {
     steps.delete: "block.ready file.renamed",
     steps.ingest: "copy.log_cleared",
     steps.replace: "copy.saved block.ready ingest.ingested copy.log_cleared block.ready:2",
+    steps.export: "session.described session.closing",
     steps.write: "write.logged:3 write.synced:3 write.applied:3",
     steps.hand_over: "file.renamed:2",
     steps.swap: "frozen.saved frozen.cleared waited.saved:2 waited.cleared:2 accepted.saved accepted.cleared",
@@ -149,7 +151,7 @@ class Round:
     + [sampled("Always", "1", kept=True)],
 )
 async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, power: str) -> None:
-    async with hasty_cluster(tmp_path, 150, STELE_FSYNC=fsync) as made:
+    async with hasty_cluster(tmp_path, 165, STELE_FSYNC=fsync) as made:
         world = World(made)
         await world.form()
         await asyncio.gather(*(member.start_transfer() for member in made.members.values()))

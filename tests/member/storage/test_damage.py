@@ -16,6 +16,7 @@ import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.control import commands as m
+from stele.wire.copy.bulk import EXPORT_PREFIX
 from stele.wire.copy.jobs import damage_note
 from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 from tests.member.admin.test_tablet_info import tablet
@@ -387,14 +388,20 @@ async def write_everywhere(client: Client, seed: int) -> None:
         assert await client.set(0, key, b"%d" % len(client.acknowledged)), client.errors
 
 
-@pytest.mark.parametrize("name", ["*.json", "*.sst"])
+LARGE = 400_000
+"""Bytes of one of three values of a tablet that is not small."""
+
+
+@pytest.mark.parametrize("name", ["*.json", "*.sst", "*.blocks"])
 async def test_a_damaged_copy_is_not_taken_in(tmp_path: Path, name: str) -> None:
+    """The tablet is small, or as large as makes an SST file."""
+    size = LARGE if name == "*.sst" else 20
     async with hasty_cluster(tmp_path, 5) as made:
         world = steps.World(made)
         await world.form()
         for index in (steps.OWNER, steps.TARGET):
             await made.members[index].start_transfer()
-        session = await steps.receive(world, world.take("elsewhere"))
+        session = await steps.receive(world, world.take("elsewhere"), size)
         (path,) = (made.members[steps.TARGET].folder / "staging" / session).glob(name)
         flip(path)
         refused = await made.command(steps.TARGET, m.Ingest(session, (world.used[-1],)))
@@ -409,7 +416,7 @@ async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path)
         for index in (steps.OWNER, steps.TARGET):
             await made.members[index].start_transfer()
         partition, session = world.take("elsewhere"), "damaged"
-        await world.start_copy(partition)
+        await world.start_copy(partition, LARGE)
         opened = (await world.command(steps.OWNER, m.OpenSession(session, (partition,)))).session
         assert opened is not None
         for path in (made.members[steps.OWNER].folder / "checkpoints" / session / "db").glob("*.sst"):
@@ -420,6 +427,23 @@ async def test_damage_that_a_copy_meets_takes_the_source_offline(tmp_path: Path)
         note = made.members[steps.OWNER].folder / "checkpoints" / session / damage_note(partition, 1)
         await eventually(lambda: _exists(note), bool)
         await world.command(steps.OWNER, m.CloseSession(session))
+        facts = await tablet(made, steps.OWNER, partition)
+        assert "checksum mismatch" in facts.offline
+        assert not facts.serving
+
+
+async def test_damage_that_a_session_meets_takes_the_source_offline(tmp_path: Path) -> None:
+    """The stream of a small tablet is read when the session opens."""
+    async with hasty_cluster(tmp_path, 5) as made:
+        world = steps.World(made)
+        await world.form()
+        partition, export = world.take("elsewhere"), f"{EXPORT_PREFIX}flushed"
+        await world.command(steps.OWNER, m.OpenSession(export, (partition,)))
+        for path in (made.members[steps.OWNER].folder / "checkpoints" / export / "db").glob("*.sst"):
+            if APPLIED in path.read_bytes():
+                flip(path, 40)  # A hard link: it is the database's file, too.
+        refused = await made.command(steps.OWNER, m.OpenSession("s", (partition,)))
+        assert refused.code == "CORRUPT", refused
         facts = await tablet(made, steps.OWNER, partition)
         assert "checksum mismatch" in facts.offline
         assert not facts.serving

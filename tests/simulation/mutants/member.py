@@ -15,6 +15,7 @@ from stele.member.control.exchange import Exchange
 from stele.member.control.fencing import Fencing
 from stele.member.control.last_copies import LastCopies
 from stele.member.control.migrations import Migrations
+from stele.member.copy.copy_writer import CopyWriter
 from stele.member.replication.group_commit import GroupCommit
 from stele.member.replication.links import InboundConnections
 from stele.member.replication.replicator import Replicator
@@ -85,6 +86,15 @@ def acknowledges_while_stopping() -> AbstractContextManager[Any]:
     return stack
 
 
+def copy_written_without_a_flush() -> AbstractContextManager[Any]:
+    """The copy of a small tablet is in effect before its entries are on disk."""
+
+    async def flush(self: CopyWriter) -> None:
+        return
+
+    return patch.object(CopyWriter, "_flush", flush)
+
+
 def fence_waits_for_no_lease() -> AbstractContextManager[Any]:
     """A backup promises a term while the owner before may still read by its leave."""
     return patch.object(LeaseGrantor, "wait_seconds", lambda *_: 0.0)
@@ -130,6 +140,7 @@ MEMBER: Mutants = {
     source_clears_early: (SWARM, 2, "kept while the stored row names it"),
     epoch_not_checked: (SWARM, 7, "no lower epoch is obeyed"),
     acknowledges_while_stopping: ("stops", 101, "linearizable per key"),
+    copy_written_without_a_flush: (SWARM, 7, "safe, balanced and at rest in the end"),
     fence_waits_for_no_lease: ("leases", 52, "linearizable per key"),
     written_before_all_can_read_it: ("mixed", 0, "nothing beyond the features"),
     swapped_with_one_that_is_behind: ("behind", 0, "who takes over has everything"),

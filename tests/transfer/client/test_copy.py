@@ -9,7 +9,7 @@ import pytest
 
 from stele.core.control.commands import CopyItem, OpId
 from stele.errors import BadInput, Corrupt, Refused, Stale, Unavailable
-from stele.transfer.client import copy, sst_writer
+from stele.transfer.client import copy, fragment_writer
 from stele.wire.copy.blocks import End, encode_end, encode_stream
 from stele.wire.copy.jobs import decode_manifest
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
@@ -57,7 +57,7 @@ async def test_a_tablet_arrives_whole_under_its_new_generation(volume, staging, 
 async def test_what_expired_long_ago_is_left_out_and_what_just_expired_is_not(volume, staging, tmp_path):
     now_ms = int(time.time() * 1000)
     entries = {
-        (b"default", b"old"): (b"1", now_ms - sst_writer.EXPIRED_MARGIN_MS - 60_000),
+        (b"default", b"old"): (b"1", now_ms - fragment_writer.EXPIRED_MARGIN_MS - 60_000),
         (b"default", b"just"): (b"2", now_ms - 1000),
     }
     make_checkpoint(volume, "s-1", {7: (3, entries)})

@@ -78,6 +78,7 @@ class Fetches:
             token=command.token,
             items=command.items,
             source=source.name,
+            blocks=True,
         )
         fetch = self._fetches[name] = _Fetch(m.FetchReport(name, FetchState.RUNNING, 0))
         fetch.task = asyncio.create_task(self._follow(fetch, job))

@@ -13,6 +13,7 @@ from stele.core.control import commands as m
 from stele.core.tablet.lifecycle import Event, TabletState, step
 from stele.errors import Corrupt, Refused, Stale
 from stele.member.background import Background
+from stele.member.copy.copy_writer import CopyWriter, foreign
 from stele.member.copy.quarantined_log import keep_log_tail
 from stele.member.live_settings import LiveSettings
 from stele.member.replication.gc import quarantine
@@ -23,7 +24,7 @@ from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING, Volume
 from stele.ports.engine import Engine
 from stele.wire.copy.bulk import LOADED
-from stele.wire.copy.jobs import Fragment, Manifest, decode_manifest
+from stele.wire.copy.jobs import BLOCKS_SUFFIX, Fragment, Manifest, decode_manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import CopyRecord, DataState, Superblock
 
@@ -51,6 +52,7 @@ class Ingester:
 
     def __post_init__(self) -> None:
         self._queue = _IngestQueue(self._tablets.engine, self._background)
+        self._writer = CopyWriter(self._tablets.engine, self._background)
 
     async def ingest(self, command: m.Ingest) -> m.Result:
         """Ingest all partitions of the command. Raises the error of the first that failed."""
@@ -96,8 +98,12 @@ class Ingester:
         if await self._background.in_thread(self._holds, begin, end):
             self._tablets.engine.drop_data(begin, end)
         failpoints.hit("ingest.dropped")
-        if manifest.files:
-            await self._queue.ingest([str(folder / file) for file in manifest.files], (begin, end))
+        files = [folder / file for file in manifest.files]
+        blocks = [file for file in files if file.suffix == BLOCKS_SUFFIX]
+        if ingested := [str(file) for file in files if file not in blocks]:
+            await self._queue.ingest(ingested, (begin, end))
+        if blocks:
+            await self._writer.write(blocks, (begin, end))
         failpoints.hit("ingest.ingested")
         state = await self._background.in_thread(self._check_state, manifest)
         # The old log goes first: its operations must never be taken for successors of the new data.
@@ -254,7 +260,7 @@ class _IngestQueue:
         for request in requests:
             for path in request.paths:
                 if not request.within[0] <= bounds_of[path][0] <= bounds_of[path][1] < request.within[1]:
-                    request.fail(_foreign(path, request.within, bounds_of[path]))
+                    request.fail(foreign(path, request.within, bounds_of[path]))
         return [request for request in requests if not request.ended.done()]
 
     async def _ingest_together(self, requests: list[_Waiting]) -> list[_Waiting]:
@@ -275,14 +281,6 @@ def _together(waiting: list[_Waiting]) -> int:
             break
         count += 1
     return count
-
-
-def _foreign(path: str, within: tuple[bytes, bytes], found: tuple[bytes, bytes]) -> Corrupt:
-    shown = [key[: keys.TABLET_PREFIX_BYTES].hex() for key in (*found, within[0])]
-    return Corrupt(
-        f"{Path(path).name}: its keys begin with {shown[0]} to {shown[1]}, but those of this tablet and "
-        f"generation with {shown[2]}; the file belongs to another tablet; copy the tablet again"
-    )
 
 
 def _check_file(folder: Path, fragment: Fragment) -> None:

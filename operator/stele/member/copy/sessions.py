@@ -5,22 +5,20 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from stele.core.control import commands as m
-from stele.core.copy.fragments import versions
-from stele.core.table.table import Replicas
 from stele.core.tablet.lifecycle import state_name
-from stele.core.tablet.owner import Flow
 from stele.errors import Corrupt, Refused
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.copy.fetches import Fetches, remove_session
+from stele.member.copy.snapshots import are_small, checkpoint, held, write_streams
 from stele.member.live_settings import LiveSettings
-from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
@@ -35,9 +33,7 @@ from stele.member.storage.volume import (
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
 from stele.wire.copy.bulk import EXPORT_PREFIX
-from stele.wire.copy.jobs import SessionFile, damage_note
-from stele.wire.storage import keys
-from stele.wire.storage.volume import APPLIED, DataState, decode_state
+from stele.wire.copy.jobs import STREAM_SUFFIX, SessionFile, damage_note
 
 log = logging.getLogger("stele.sessions")
 
@@ -149,7 +145,7 @@ class CopySessions:
         floor = {
             p: self._tablets.replicas[p].tablet.log.applied[1] for p in self._readable(command.partitions)
         }
-        task = asyncio.create_task(self._checkpoint(name, sorted(floor), command))
+        task = asyncio.create_task(self._snapshot(name, sorted(floor), command))
         began, who = self._background.now(), (command.destination, command.engine, command.bytes_per_second)
         session = self.known[name] = SourceSession(began, began, floor, task, *who)
         if not self._watching:
@@ -165,24 +161,28 @@ class CopySessions:
                 raise Refused(f"partition {partition} is {state} here; it must be READY", "ILLEGAL_STATE")
         return list(partitions)
 
-    async def _checkpoint(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
-        held = [_held(self._tablets.replicas[p]) for p in partitions]
-        return await self._background.in_thread(self._make, self._folder(name), held, command)
+    async def _snapshot(self, name: str, partitions: list[int], command: m.OpenSession) -> m.SessionInfo:
+        replicas, in_thread = [self._tablets.replicas[p] for p in partitions], self._background.in_thread
+        folder, engine, me = self._folder(name), self._engine, self._tablets.table.me
+        await in_thread(_make_folder, folder)
+        if not name.startswith(EXPORT_PREFIX) and are_small(replicas):
+            try:
+                tablets = await in_thread(write_streams, engine, folder, [*map(held, replicas)], me)
+            except Corrupt:
+                self._report_damage(folder)
+                raise
+        else:
+            tablets = await checkpoint(engine, in_thread, folder, replicas, me)
+        return await in_thread(self._describe, folder, tablets, command)
 
     def _folder(self, name: str) -> Path:
         return self._volume.path(CHECKPOINTS) / name
 
-    def _make(self, folder: Path, held: "list[_Held]", command: m.OpenSession) -> m.SessionInfo:
-        """Create the checkpoint in a thread, and read the applied OpIds from the checkpoint itself."""
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        self._engine.checkpoint(str(folder / "db"))
-        failpoints.hit("session.checkpointed")
-        reader = self._engine.open_checkpoint(str(folder / "db"))
-        try:
-            tablets = tuple(_describe(reader.get, each, self._tablets.table.me) for each in held)
-        finally:
-            reader.close()
+    @staticmethod
+    def _describe(
+        folder: Path, tablets: tuple[m.SessionTablet, ...], command: m.OpenSession
+    ) -> m.SessionInfo:
+        """Describe the session in a thread; from then on it is served."""
         info = m.SessionInfo(folder.name, secrets.token_urlsafe(24), tablets)
         how = (command.fragments, command.bytes_per_second)
         _write_description(folder, SessionFile(info.session, info.token, info.tablets, *how))
@@ -282,16 +282,9 @@ class CopySessions:
             )
 
     def _held(self, names: list[str]) -> dict[str, int]:
-        """Return the bytes of files that only checkpoints have, by session; run in a thread."""
+        """Return the bytes of files that only sessions have, by session; run in a thread."""
         live = {file.st_ino for file in files_in(self._volume.path(DATA)).values()}
-        return {
-            name: sum(
-                file.st_size
-                for file in files_in(self._folder(name) / "db").values()
-                if file.st_ino not in live
-            )
-            for name in names
-        }
+        return {name: sum(_sizes(self._folder(name), live)) for name in names}
 
     async def _end(self, name: str, reason: str) -> None:
         """End a session by itself; the master reads the reason."""
@@ -340,35 +333,23 @@ class CopySessions:
         await self.transfer.close()
 
 
+def _make_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def _sizes(folder: Path, live: set[int]) -> Iterator[int]:
+    """Iterate the bytes of a session's files, without those that the database has."""
+    streams = [file for name, file in files_in(folder).items() if name.endswith(STREAM_SUFFIX)]
+    for file in (*streams, *files_in(folder / "db").values()):
+        if file.st_ino not in live:
+            yield file.st_size
+
+
 def _write_description(folder: Path, described: SessionFile) -> None:
     path = folder / "session.json"
     write_temporary(path, _encode(described))
     os.replace(path.with_name(path.name + ".new"), path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A tablet when its session opens: its row, and the last operation that each member is known to hold."""
-
-    partition: int
-    generation: int
-    row: Replicas
-    held: dict[int, int]
-
-
-def _held(replica: Replica) -> _Held:
-    progress = {} if replica.owner is None else replica.owner.progress
-    held = {member: each.match for member, each in progress.items() if each.flow is Flow.STREAM}
-    return _Held(replica.partition, replica.generation, replica.tablet.row.replicas, held)
-
-
-def _describe(get: "object", tablet: _Held, me: int) -> m.SessionTablet:
-    assert callable(get)
-    stored = get(keys.meta_key(tablet.partition, tablet.generation, APPLIED))
-    state = DataState(m.OpId(), {}) if stored is None else decode_state(stored)
-    size = sum(size for _, size in state.keyspaces.values())
-    vector = versions(tablet.row, state.applied.index, me, tablet.held)
-    return m.SessionTablet(tablet.partition, tablet.generation, state.applied, size, vector)
 
 
 def plain(session: str) -> str:

@@ -37,6 +37,7 @@ POINTS: dict[str, str] = {
     "block.copying": "the superblock says COPYING; the old log is still there",
     "copy.log_cleared": "the old log was removed for a copy",
     "session.checkpointed": "the source has its checkpoint; no description of the session yet",
+    "session.written": "the source has the streams of small tablets; no description of the session yet",
     "session.described": "session.json is on disk",
     "session.closing": "session.json was removed; the checkpoint was not",
     "ingest.dropped": "leftovers of an earlier attempt at the copy's generation were deleted",

@@ -155,6 +155,8 @@ class Bulk:
         self._streams += 1
         try:
             with self._sessions.reading(request.match_info["session"]) as checkpoint:
+                if not isinstance(checkpoint, Checkpoint):
+                    raise Refused("the session is that of a copy, not of an export", "NOT_FOUND")
                 return await self._stream(request, checkpoint, tablet, keyspace)
         finally:
             self._streams -= 1

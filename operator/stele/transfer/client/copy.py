@@ -1,4 +1,4 @@
-"""The copy function: copies tablets from a source's streams into SST files in `staging/<session>/`.
+"""The copy function: copies tablets from a source's streams into files in `staging/<session>/`.
 
 It depends on neither Spark nor asyncio: Spark tasks and a member's transfer process run the same code. A
 tablet arrives fragment by fragment: the next one is requested when the previous is written, synced and
@@ -25,11 +25,11 @@ from stele.adapters.tls.dialled import Secured
 from stele.core.control.commands import CopyItem, OpId
 from stele.core.copy.fragments import round_robin
 from stele.errors import Corrupt, Refused, SteleError, Unavailable
+from stele.transfer.client.fragment_writer import BlockWriter, FragmentWriter, SstWriter
 from stele.transfer.client.malloc import tune_malloc
-from stele.transfer.client.sst_writer import SstWriter
 from stele.transfer.client.stream_client import StreamClient
 from stele.wire.copy.blocks import BlockReader, End
-from stele.wire.copy.fragments import FIRST
+from stele.wire.copy.fragments import FIRST, GATHERED_BYTES
 from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest
 from stele.wire.unreadable import UNREADABLE
 
@@ -79,7 +79,7 @@ def copy_tablets(
     try:
         folder.mkdir(exist_ok=True)
         with ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing:
-            shared = _Job(source, folder, syncing, progress, again)
+            shared = _Job(source, folder, syncing, progress, again, job.blocks)
             copies = [_TabletCopy(shared, item) for item in items]
             try:
                 round_robin(copies, take_turn, TABLETS_AT_ONCE)
@@ -109,13 +109,19 @@ def find_manifest(folder: Path, item: CopyItem) -> Manifest | None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Shared by the tablets of one job; `syncing` writes their files to disk."""
+    """Shared by the tablets of one job; `syncing` writes their files to disk, small ones as `blocks`."""
 
     source: StreamClient
     folder: Path
     syncing: Executor
     progress: Progress
     again: Callable[[], None]
+    blocks: bool
+
+    def writer(self, path: Path, item: CopyItem) -> FragmentWriter:
+        """Return what writes a fragment of the tablet."""
+        small = self.blocks and 0 < item.bytes <= GATHERED_BYTES
+        return BlockWriter(path, item) if small else SstWriter(path, item)
 
 
 class _TabletCopy:
@@ -281,12 +287,12 @@ class _Arrival:
         self.came = 0
         self.at = ""
         self.end: End
-        self._writer: SstWriter
+        self._writer: FragmentWriter
 
     def fetch(self, at: str) -> None:
         """Write the fragment at this position to a file; afterwards `end` is the stream's last block."""
         self.at = at
-        self._writer = SstWriter(self._part, self._item)
+        self._writer = self._job.writer(self._part, self._item)
         try:
             self.end = self._checked(self._receive(self._writer, at).end, at)
         except BaseException:
@@ -298,7 +304,7 @@ class _Arrival:
         """Return the fragment once its file is on disk under its final name. Runs in any thread."""
         try:
             file_bytes, file_crc32c = self._writer.finish()
-            file = f"{self._name}.sst" if self._writer.entries else ""
+            file = f"{self._name}{self._writer.suffix}" if self._writer.entries else ""
             if file:
                 self._part.rename(self._job.folder / file)
         except BaseException:
@@ -318,7 +324,7 @@ class _Arrival:
             )
         return end
 
-    def _receive(self, writer: SstWriter, at: str) -> BlockReader:
+    def _receive(self, writer: FragmentWriter, at: str) -> BlockReader:
         try:
             reader = BlockReader(self._job.source.open(self._item, at).read)
             for keys, values in reader:

@@ -11,14 +11,16 @@ from stele.core.control.commands import SessionTablet
 from stele.core.copy.pacing import PIECE_BYTES_MAX
 from stele.errors import BadInput, Corrupt, Stale, Unavailable
 from stele.wire.copy.blocks import End, Entry, encode_stream
-from stele.wire.copy.fragments import Planned, Range, place_text, plan, read_place, whole
-from stele.wire.copy.jobs import SessionFile
+from stele.wire.copy.fragments import FIRST, Planned, Range, place_text, plan, read_place, whole
+from stele.wire.copy.jobs import SessionFile, stream_file
 from stele.wire.storage.keys import meta_key
 from stele.wire.storage.volume import APPLIED, decode_state
 from stele.wire.unreadable import UNREADABLE
 
 COLUMN_FAMILIES = ("log", "data")
 READAHEAD_BYTES = 256 * 1024
+OPEN_FILES_MAX = 64
+"""Files of one checkpoint."""
 PLANS_MAX = 256
 """Tablets of one checkpoint whose fragments are cached while they are copied."""
 
@@ -40,11 +42,14 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         """Open the checkpoint. Raises Unavailable when RocksDB cannot."""
-        families = {name: Options(raw_mode=True) for name in COLUMN_FAMILIES}
+        options, families = Options(raw_mode=True), {name: Options(raw_mode=True) for name in COLUMN_FAMILIES}
+        # By default all files are opened, by 16 threads that start for it: most sessions read few.
+        options.set_max_open_files(OPEN_FILES_MAX)
+        options.set_max_file_opening_threads(1)
         mode = AccessType.read_only(error_if_log_file_exist=False)
         path = str(folder / "db")
         try:
-            self._db = Rdict(path, Options(raw_mode=True), column_families=families, access_type=mode)
+            self._db = Rdict(path, options, column_families=families, access_type=mode)
         except Exception as error:  # rocksdict raises bare Exception
             raise Unavailable(f"checkpoint {folder.name} cannot be opened: {error}", "SOURCE") from error
         self._data = self._db.get_column_family("data")
@@ -86,27 +91,14 @@ class Checkpoint:
         """
         if not at:
             planned = whole(tablet.partition, tablet.generation, self._keyspaces(tablet))
-            return self._stream(tablet, planned, self.entries(planned), lambda: "")
+            return encode_planned(tablet, planned, self.entries(planned), lambda: "")
         number, key = read_place(at)
         plan = self._plan(tablet)
         if number >= len(plan) or (key and not any(b <= key < e for b, e in plan[number].ranges)):
             raise BadInput(f"at is '{at[:80]}', and partition {tablet.partition} has no such position")
         piece = _Piece(self.entries(plan[number], key), piece_bytes)
         following = "" if number + 1 == len(plan) else place_text(number + 1)
-        return self._stream(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
-
-    @staticmethod
-    def _stream(
-        tablet: SessionTablet, planned: Planned, entries: Iterable[Entry], following: Callable[[], str]
-    ) -> Iterator[bytearray]:
-        namespaces = {name.decode(): tablet.versions for name in planned.namespaces}
-
-        def end(count: int, size: int) -> End:
-            where = following()
-            applied = None if where else tablet.applied
-            return End(tablet.partition, tablet.generation, applied, count, size, namespaces, where)
-
-        return encode_stream(entries, end)
+        return encode_planned(tablet, plan[number], piece, lambda: piece.next_place(number) or following)
 
     def _plan(self, tablet: SessionTablet) -> list[Planned]:
         """Return the tablet's fragments; only large tablets are cached, since small ones are requested
@@ -141,10 +133,54 @@ class Checkpoint:
         self._db.close()
 
 
+def encode_planned(
+    tablet: SessionTablet, planned: Planned, entries: Iterable[Entry], following: Callable[[], str]
+) -> Iterator[bytearray]:
+    """Encode a fragment or a piece of one. `following` says, after `entries`, where the tablet continues."""
+    namespaces = {name.decode(): tablet.versions for name in planned.namespaces}
+
+    def end(count: int, size: int) -> End:
+        where = following()
+        applied = None if where else tablet.applied
+        return End(tablet.partition, tablet.generation, applied, count, size, namespaces, where)
+
+    return encode_stream(entries, end)
+
+
 def _holds(iterator: Any, begin: bytes, end: bytes) -> bool:
     """Return whether a key is in the range. A disk error surfaces when the range is read."""
     iterator.seek(begin)
     return not iterator.valid() or bool(iterator.key() < end)
+
+
+class StoredStreams:
+    """The streams of small tablets, which the member wrote when it opened the session, each whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def blocks(
+        self, tablet: SessionTablet, at: str = "", piece_bytes: int = PIECE_BYTES_MAX
+    ) -> Iterator[bytearray]:
+        """Return the stream of the tablet, which is one fragment, in one piece.
+
+        Raises BadInput for any other position, and Unavailable when the session has ended.
+        """
+        if at not in ("", FIRST):
+            raise BadInput(f"at is '{at[:80]}', and partition {tablet.partition} is one piece, '{FIRST}'")
+        try:
+            content = (self._folder / stream_file(tablet.partition, tablet.generation)).read_bytes()
+        except OSError as error:
+            raise Unavailable(f"partition {tablet.partition} cannot be read: {error}", "SOURCE") from error
+        return iter((bytearray(content),))
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def open_snapshot(folder: Path) -> Checkpoint | StoredStreams:
+    """Open what a session serves. Raises Unavailable."""
+    return Checkpoint(folder) if (folder / "db").exists() else StoredStreams(folder)
 
 
 class _Piece:

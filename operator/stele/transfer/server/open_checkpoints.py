@@ -11,7 +11,7 @@ from pathlib import Path
 from stele.core.control.commands import SessionTablet
 from stele.core.copy.pacing import Pace
 from stele.errors import Corrupt, Refused
-from stele.transfer.server.checkpoint import Checkpoint, read_session
+from stele.transfer.server.checkpoint import Checkpoint, StoredStreams, open_snapshot, read_session
 from stele.wire.copy.jobs import SentSession, SentSessions, SessionFile, damage_note
 
 SESSIONS_OPEN_MAX = 32
@@ -27,7 +27,7 @@ PIECE_BYTES = 64 * 1024
 class _Open:
     """An open checkpoint, its current readers and the bytes sent so far."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | StoredStreams
     readers: int = 0
     sent_bytes: int = 0
     pace: Pace = field(default_factory=lambda: Pace(0))
@@ -48,14 +48,14 @@ class OpenCheckpoints:
         return read_session(self._checkpoints / session)
 
     @contextmanager
-    def reading(self, session: str) -> Iterator[Checkpoint]:
-        """Yield the session's checkpoint, which stays open until the block ends."""
+    def reading(self, session: str) -> Iterator[Checkpoint | StoredStreams]:
+        """Yield what the session serves, which stays open until the block ends."""
         with self._lock:
             entry = self._open.get(session)
             if entry is None:
                 if len(self._open) >= SESSIONS_OPEN_MAX and not self._close_ended():
                     raise Refused(f"{SESSIONS_OPEN_MAX} sessions are open: retry later", "BUSY")
-                entry = self._open[session] = _Open(Checkpoint(self._checkpoints / session))
+                entry = self._open[session] = _Open(open_snapshot(self._checkpoints / session))
             entry.readers += 1
         try:
             yield entry.checkpoint

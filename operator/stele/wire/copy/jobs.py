@@ -27,7 +27,8 @@ class CopyJob(msgspec.Struct, frozen=True):
     """Request to copy tablets into one destination's volume. `session` identifies the job.
 
     `source` is the name of the member to copy from. With `tls` Spark's tasks dial it with TLS; a member's
-    transfer process does by the level of its member.
+    transfer process does by the level of its member. With `blocks`, small tablets become files of blocks,
+    which a member reads by itself, instead of SST files, which its database ingests.
     """
 
     session: str
@@ -42,6 +43,7 @@ class CopyJob(msgspec.Struct, frozen=True):
     idle_seconds: int = 300
     source: str = ""
     tls: SourceTls | None = None
+    blocks: bool = False
 
 
 class CopyJobStatus(msgspec.Struct, frozen=True):
@@ -185,6 +187,18 @@ def _fault(manifest: Manifest) -> str | None:
             return f"fragment {number}: {fault}"
         at = fragment.next
     return f"it ends at '{at}', before the end of the tablet" if at else None
+
+
+BLOCKS_SUFFIX = ".blocks"
+"""Of the name of a file with blocks in staging, which a member writes into its database by itself."""
+
+
+STREAM_SUFFIX = ".stream"
+
+
+def stream_file(partition: int, generation: int) -> str:
+    """Return the name of the file with a small tablet's stream, in a session without a checkpoint."""
+    return f"{partition}-{generation}{STREAM_SUFFIX}"
 
 
 def damage_note(partition: int | str, generation: int | str) -> str:

@@ -1,8 +1,8 @@
-"""Writes SST files in a session's staging directory, synced before they are named."""
+"""Writes files in a session's staging directory: SST files, synced before they are named, and blocks."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from crc32c import crc32c
@@ -12,6 +12,8 @@ from stele.adapters.rocksdb.options import data_options
 from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import STOP_FREE_BYTES
 from stele.errors import Corrupt, Refused
+from stele.wire.copy.blocks import End, encode_end, encode_entries
+from stele.wire.copy.jobs import BLOCKS_SUFFIX
 from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, is_expired, tablet_prefix
 
 # Entries are dropped only if they expired this long ago, since this clock is not the owner's.
@@ -21,12 +23,14 @@ READ_BYTES = 1024 * 1024
 _NEVER = bytes(EXPIRY_BYTES)
 
 
-class SstWriter:
+class FragmentWriter:
     """Writes a fragment under another generation. Keys must ascend, as they do in the stream.
 
-    `entries` and `bytes` (keys and values) count the content of the file. Methods raise Refused (NO_SPACE,
-    INTERNAL) when the disk or RocksDB fails.
+    `entries` and `bytes` (keys and values) count the content of the file, whose name ends with `suffix`.
+    Methods raise OSError, or Refused (NO_SPACE, INTERNAL), when the disk or RocksDB fails.
     """
+
+    suffix = ""
 
     def __init__(self, path: Path, item: CopyItem) -> None:
         self.entries = 0
@@ -34,10 +38,7 @@ class SstWriter:
         self._path = path
         self._source_prefix = tablet_prefix(item.partition, item.source_generation)
         self._prefix = tablet_prefix(item.partition, item.generation)
-        self._sst = SstFileWriter(data_options())
         self._expired_ms = int(time.time() * 1000) - EXPIRED_MARGIN_MS
-        self._guard(lambda: self._sst.open(str(path)))
-        self._sum = _Sum(path)
 
     def write(self, keys: list[bytes], values: list[bytes]) -> None:
         """Append entries, except those that expired long ago. Raises Corrupt for keys of another tablet.
@@ -51,15 +52,15 @@ class SstWriter:
         if (free := usage.f_bavail * usage.f_frsize) < STOP_FREE_BYTES:
             text = f"the volume has {free} bytes free; a copy needs {STOP_FREE_BYTES} or more"
             raise Refused(text, "NO_SPACE")
-        self._guard(lambda: self._append(keys, values))
-        self._sum.follow()
+        self._append(self._kept(keys, values))
 
-    def _append(self, keys: list[bytes], values: list[bytes]) -> None:
-        sst, prefix, size, count = self._sst, self._prefix, 0, 0
+    def _kept(self, keys: list[bytes], values: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate what has not expired, under the new generation, and count it."""
+        prefix, size, count = self._prefix, 0, 0
         for key, value in zip(keys, values, strict=True):
             if value[:EXPIRY_BYTES] != _NEVER and self._is_expired(key, value):
                 continue
-            sst[prefix + key[TABLET_PREFIX_BYTES:]] = value
+            yield prefix + key[TABLET_PREFIX_BYTES:], value
             size += len(key) + len(value)
             count += 1
         self.entries += count
@@ -67,6 +68,65 @@ class SstWriter:
 
     def _is_expired(self, key: bytes, value: bytes) -> bool:
         return key[TABLET_PREFIX_BYTES] == USER and is_expired(value, self._expired_ms)
+
+    def _append(self, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> tuple[int, int]:
+        """Return (bytes, crc32c) of the file; (0, 0) without a file when there are no entries."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Remove the file under its temporary name."""
+        raise NotImplementedError
+
+
+class BlockWriter(FragmentWriter):
+    """Writes a file of blocks, as a stream has them. It is not synced: the member writes what it holds."""
+
+    suffix = BLOCKS_SUFFIX
+
+    def __init__(self, path: Path, item: CopyItem) -> None:
+        super().__init__(path, item)
+        self._item = item
+        self._blocks: list[bytearray] = []
+
+    def _append(self, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        if kept := list(entries):
+            keys, values = zip(*kept, strict=True)
+            self._blocks.append(encode_entries(keys, values))
+
+    def finish(self) -> tuple[int, int]:
+        if not self.entries:
+            return 0, 0
+        end = End(self._item.partition, self._item.generation, None, self.entries, self.bytes)
+        content = bytearray().join((*self._blocks, encode_end(end)))
+        self._path.write_bytes(content)
+        return len(content), crc32c(content)
+
+    def drop(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+class SstWriter(FragmentWriter):
+    """Writes an SST file, which is on disk when it is finished."""
+
+    suffix = ".sst"
+
+    def __init__(self, path: Path, item: CopyItem) -> None:
+        super().__init__(path, item)
+        self._sst = SstFileWriter(data_options())
+        self._guard(lambda: self._sst.open(str(path)))
+        self._sum = _Sum(path)
+
+    def _append(self, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        self._guard(lambda: self._put(entries))
+        self._sum.follow()
+
+    def _put(self, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        sst = self._sst
+        for key, value in entries:
+            sst[key] = value
 
     def finish(self) -> tuple[int, int]:
         """Return (bytes, crc32c) of the file on disk; (0, 0) without a file when there are no entries."""
