@@ -11,8 +11,8 @@ from stele.model import TabletCluster, TabletMember
 SETTINGS = Settings("member:1", "spark:1", (), "", "test")
 
 
-def cluster() -> TabletCluster:
-    spec = {"members": 3, "storage": {"size": "1Gi"}}
+def cluster(**fields: object) -> TabletCluster:
+    spec = {"members": 3, "storage": {"size": "1Gi"}, **fields}
     found = TabletCluster.read({"metadata": {"name": "demo", "uid": "u"}, "spec": spec})
     assert isinstance(found, TabletCluster), found
     return found
@@ -40,11 +40,11 @@ def test_the_budget_counts_pods_of_members_and_no_others() -> None:
     assert wanted.items() <= pod()["metadata"]["labels"].items()
 
 
-def pod() -> dict[str, Any]:
+def pod(**spec: object) -> dict[str, Any]:
     stored = {"metadata": {"name": "demo-0", "uid": "m"}, "spec": {"cluster": "demo", "index": 0}}
     member = TabletMember.read(stored)
     assert isinstance(member, TabletMember)
-    return member_pod(cluster(), member, SETTINGS.members)
+    return member_pod(cluster(**spec), member, SETTINGS.members)
 
 
 def test_a_member_has_a_minute_to_be_emptied_and_two_until_it_is_killed() -> None:
@@ -55,3 +55,9 @@ def test_a_member_has_a_minute_to_be_emptied_and_two_until_it_is_killed() -> Non
         "preStop": {"exec": {"command": ["stele-member", "leave", "--seconds", "60"]}}
     }
     assert "lifecycle" not in transfer
+
+
+def test_a_member_of_many_partitions_has_longer_to_be_emptied() -> None:
+    spec = pod(partitions=16_384)["spec"]
+    (*_, seconds) = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (seconds, spec["terminationGracePeriodSeconds"]) == ("409", 469)

@@ -54,9 +54,13 @@ SPEC_COPY_LENGTH = 65_536
 LAST_LOG = "FallbackToLogsOnError"
 """Has the kubelet keep the end of a failed container's log in the pod's status."""
 
-LEAVE_SECONDS = 60
-TERMINATION_SECONDS = 120
-"""How long a member's preStop hook waits to be emptied; and, hook included, until it is killed."""
+LEAVE_SECONDS_LEAST = 60
+LEFT_PER_SECOND = 40
+"""How long a member's preStop hook waits to be emptied at least, and partitions of the cluster for each
+second that it may wait: two cores that do all of the work hand over 46 of 16,384 a second."""
+
+TERMINATION_SECONDS = 60
+"""How long after its preStop hook a member may take to end."""
 
 
 def name_of(cluster: str, index: int) -> str:
@@ -270,6 +274,11 @@ def _mounts() -> list[Object]:
     return [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}, TLS_MOUNT]
 
 
+def _leave_seconds(cluster: TabletCluster) -> int:
+    """Return how long a member's preStop hook waits to be emptied."""
+    return max(LEAVE_SECONDS_LEAST, cluster.spec.partitions // LEFT_PER_SECOND)
+
+
 def _member_container(cluster: TabletCluster, member: str, image: str, pull: str) -> Object:
     detection = cluster.spec.failure_detection
     return {
@@ -294,7 +303,9 @@ def _member_container(cluster: TabletCluster, member: str, image: str, pull: str
         "readinessProbe": _probe("/readyz", "metrics", 2, 2),
         "livenessProbe": _probe("/healthz", "metrics", 10, 12),
         "lifecycle": {
-            "preStop": {"exec": {"command": ["stele-member", "leave", "--seconds", str(LEAVE_SECONDS)]}}
+            "preStop": {
+                "exec": {"command": ["stele-member", "leave", "--seconds", str(_leave_seconds(cluster))]}
+            }
         },
         "resources": _resources(cluster),
         "terminationMessagePolicy": LAST_LOG,
@@ -408,7 +419,7 @@ def _member_spec(
         "serviceAccountName": setup.account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": TERMINATION_SECONDS,
+        "terminationGracePeriodSeconds": _leave_seconds(cluster) + TERMINATION_SECONDS,
         "securityContext": pod_security(),
         "affinity": _apart(cluster),
         "containers": containers,
