@@ -190,7 +190,9 @@ SESSIONS_PER_MEMBER_MAX = 16
 """Open copy sessions at one source."""
 
 SESSION_STREAMS_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of all tablets of a session whose streams are written when it opens, instead of a checkpoint."""
+SESSION_STREAMS_ENTRIES_MAX = 65_536
+"""Bytes and entries of all tablets of a session whose streams are written when it opens, instead of a
+checkpoint."""
 
 SNAPSHOT_SPACE_BYTES = 8 * 1024 * 1024 * 1024
 """A session ends when its checkpoint keeps more than this of files that the database no longer needs, until a

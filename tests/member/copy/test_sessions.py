@@ -116,6 +116,53 @@ def _description(place: Path) -> SessionFile:
     return msgspec.json.decode((place / "session.json").read_bytes(), type=SessionFile)
 
 
+async def test_a_session_of_small_tablets_has_streams(made: SingleMember) -> None:
+    await owning(made)
+    assert await made.code(opening()) == "OK"
+    (tablet,) = _description(folder(made)).tablets
+    assert tablet.applied == m.OpId(*made.replica.tablet.log.applied)
+    names = {path.name for path in folder(made).iterdir()}
+    assert names == {"session.json", stream_file(P, tablet.generation)}
+
+
+@pytest.mark.parametrize("limit", ["SESSION_STREAMS_BYTES_MAX", "SESSION_STREAMS_ENTRIES_MAX"])
+async def test_a_session_of_more_has_a_checkpoint(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(limits, limit, 0)
+    await owning(made)
+    assert await made.code(opening()) == "OK"
+    assert str(folder(made) / "db") in made.engine.checkpoints
+
+
+async def test_a_session_has_a_checkpoint_where_there_is_little_room(made: SingleMember) -> None:
+    await owning(made)
+    free = limits.SESSIONS_FREE_BYTES_MIN - 1
+    made.node.volume.free_bytes = lambda: free  # type: ignore[method-assign]
+    assert await made.code(opening()) == "OK"
+    assert str(folder(made) / "db") in made.engine.checkpoints
+
+
+async def test_a_tablet_that_grows_before_it_is_read_is_in_a_checkpoint(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owning(made)
+    entries = sum(count for count, _ in made.replica.keyspaces.values())
+    monkeypatch.setattr(limits, "SESSION_STREAMS_ENTRIES_MAX", entries)
+    loop, view = asyncio.get_running_loop(), made.engine.view
+
+    async def set_another() -> None:
+        await made.node.router.execute(P, b"default", [[b"SET", b"another", b"1"]])
+
+    def late() -> View:
+        asyncio.run_coroutine_threadsafe(set_another(), loop).result(10)
+        return view()
+
+    made.engine.view = late  # type: ignore[method-assign,assignment]
+    assert await made.code(opening()) == "OK"
+    assert str(folder(made) / "db") in made.engine.checkpoints
+
+
 # -- leases
 
 

@@ -196,15 +196,24 @@ def test_a_write_rate_is_an_average_that_ends_at_nothing() -> None:
 
 def test_a_write_rate_is_reported_in_steps() -> None:
     rate = WriteRate(0, 0.0)
-    assert not rate.measure(REPORTED_STEP, 1.0)
-    assert (rate.reported, rate.over) == (0, True)
-    written = [REPORTED_STEP * (1 + 3 * second) for second in range(1, 61)]
-    reported = [rate.reported for second, size in enumerate(written, 2) if rate.measure(size, float(second))]
-    assert reported == [REPORTED_STEP, 2 * REPORTED_STEP]
-    assert not rate.over
+    reported, size = list[int](), 0
+    for second in range(1, 61):
+        size += 3 * REPORTED_STEP
+        if rate.measure(size, float(second)):
+            reported.append(rate.reported)
+    assert reported == [REPORTED_STEP, 2 * REPORTED_STEP, 3 * REPORTED_STEP]
     while not rate.over:
-        rate.measure(written[-1], rate.measured_at + 1.0)
+        rate.measure(size, rate.measured_at + 1.0)
     assert rate.reported == 0
+
+
+def test_a_log_that_grows_slowly_is_measured_as_long_as_it_does() -> None:
+    rate, size = WriteRate(0, 0.0), 0
+    for second in range(1, 31):
+        size += REPORTED_STEP * 3 // 4
+        rate.measure(size, float(second))
+        assert not rate.over
+    assert rate.reported == REPORTED_STEP
 
 
 # -- windows and queues

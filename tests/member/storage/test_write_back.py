@@ -2,12 +2,15 @@
 
 import random
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from stele.adapters.memory.engine import MemoryEngine
+from stele.errors import Unavailable
 from stele.member.storage import write_back
-from stele.member.storage.write_back import WriteBack
+from stele.member.storage.write_back import Changes, WriteBack
 from stele.wire.storage.keys import meta_key, tablet_range, user_key
 
 
@@ -63,6 +66,39 @@ def test_a_file_that_is_taken_in_replaces_what_was_remembered() -> None:
     inner.files["one"] = [(key(1, b"a"), b"1")]
     engine.ingest(["one"])
     assert engine.get(key(1, b"a")) == b"1"
+
+
+class SlowWrite(MemoryEngine):
+    """A first write of data that another thread has begun, and that fails if it is to."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.began, self.may_end, self.fails = threading.Event(), threading.Event(), fails
+
+    def write_data(self, changes: Changes, drops: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        first = not self.began.is_set()
+        self.began.set()
+        assert self.may_end.wait(10)
+        if first and self.fails:
+            raise Unavailable("the volume is full", "NO_SPACE")
+        super().write_data(changes, drops)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_flush_waits_for_what_another_thread_is_writing(fails: bool) -> None:
+    """Also when that fails: nothing else waits then, and it would count as flushed."""
+    inner = SlowWrite(fails=fails)
+    engine = WriteBack(inner)
+    engine.write_data([(key(1, b"a"), b"1")])
+    with ThreadPoolExecutor(2) as threads:
+        writing = threads.submit(engine.write_out)
+        assert inner.began.wait(10)
+        flushing = threads.submit(engine.flush)
+        assert wait([flushing], timeout=0.05).not_done
+        inner.may_end.set()
+        flushing.result(10)
+        assert (writing.exception(10) is not None) is fails
+    assert inner.crashed(power_lost=True).get(key(1, b"a")) == b"1"
 
 
 def test_what_waits_is_bounded_for_a_tablet_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from stele.core.control.commands import CopyItem, OpId, SessionTablet
 from stele.errors import BadInput, Corrupt, Unavailable
+from stele.transfer.client import fragment_writer
 from stele.transfer.client.copy import copy_tablets
 from stele.transfer.client.fragment_writer import EXPIRED_MARGIN_MS
 from stele.transfer.server.checkpoint import StoredStreams, encode_planned
@@ -112,6 +113,17 @@ async def test_a_damaged_stream_is_not_copied(volume: Path, staging: Path) -> No
     assert list((staging / "s-1").iterdir()) == []
 
 
+async def test_a_source_that_sends_more_than_it_said_is_refused(
+    volume: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fragment_writer, "BLOCKS_BYTES_MAX", 300)
+    store(volume, ENTRIES)
+    async with transfer(volume) as url:
+        with pytest.raises(Corrupt, match="the tablet was said to have 1000"):
+            await in_thread(url, staging)
+    assert list((staging / "s-1").iterdir()) == []
+
+
 def test_a_stream_has_one_piece(volume: Path) -> None:
     streams = StoredStreams(store(volume, ENTRIES))
     for at in ("", FIRST):
@@ -119,4 +131,4 @@ def test_a_stream_has_one_piece(volume: Path) -> None:
     with pytest.raises(BadInput, match="at is '1', and partition 7 is one piece"):
         streams.blocks(TABLET, "1")
     with pytest.raises(Unavailable, match="partition 8 cannot be read"):
-        streams.blocks(SessionTablet(8, 3, OpId(), 0))
+        next(streams.blocks(SessionTablet(8, 3, OpId(), 0)))

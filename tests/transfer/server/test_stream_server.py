@@ -16,11 +16,20 @@ from stele.wire.copy.jobs import damage_note
 from tests.transfer.checkpoints import DEEP, NEIGHBOUR, copy_now, make_checkpoint, own_headers, transfer
 
 
+def test_what_a_removed_session_lacks_is_no_damage(volume):
+    """Its description goes first, then its files."""
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
+    folder, tablet = volume / "checkpoints" / "s-1", SessionTablet(7, 3, OpId(2, 17), 1)
+    (folder / "session.json").unlink()
+    OpenCheckpoints(volume / "checkpoints").note_damage("s-1", tablet, "IO error: no such file")
+    assert list(folder.glob(damage_note("*", "*"))) == []
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch, full):
+    make_checkpoint(volume, "s-1", {7: (3, NEIGHBOUR)})
     folder, write = volume / "checkpoints" / "s-1", Path.write_text
-    folder.mkdir(parents=True)
-    note = folder / damage_note(7, 3)
+    before, note = set(folder.iterdir()), folder / damage_note(7, 3)
 
     def watched(path, text):
         written = write(path, "" if full else text)
@@ -32,7 +41,7 @@ def test_a_note_of_damage_is_there_at_once_with_all_its_text(volume, monkeypatch
     monkeypatch.setattr(Path, "write_text", watched)
     tablet = SessionTablet(7, 3, OpId(1, 1), 0)
     OpenCheckpoints(volume / "checkpoints").note_damage("s-1", tablet, "checksum mismatch")
-    assert list(folder.iterdir()) == [note]
+    assert set(folder.iterdir()) - before == {note}
     assert note.read_text() == ("" if full else "checksum mismatch")
 
 

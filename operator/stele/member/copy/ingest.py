@@ -24,7 +24,7 @@ from stele.member.storage import failpoints
 from stele.member.storage.volume import STAGING, Volume
 from stele.ports.engine import Engine
 from stele.wire.copy.bulk import LOADED
-from stele.wire.copy.jobs import BLOCKS_SUFFIX, Fragment, Manifest, decode_manifest
+from stele.wire.copy.jobs import BLOCKS_BYTES_MAX, BLOCKS_SUFFIX, Fragment, Manifest, decode_manifest
 from stele.wire.storage import keys
 from stele.wire.storage.volume import CopyRecord, DataState, Superblock
 
@@ -285,6 +285,9 @@ def _together(waiting: list[_Waiting]) -> int:
 
 def _check_file(folder: Path, fragment: Fragment) -> None:
     path = folder / fragment.file
+    if path.suffix == BLOCKS_SUFFIX and fragment.file_bytes > BLOCKS_BYTES_MAX:
+        text = f"{path.name}: {fragment.file_bytes} bytes of blocks; the limit is {BLOCKS_BYTES_MAX}"
+        raise Corrupt(text)
     size = crc = 0
     try:
         with path.open("rb") as file:

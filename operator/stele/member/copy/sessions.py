@@ -1,4 +1,4 @@
-"""Source side of copies: sessions, which are checkpoints with a lease (docs/internals/copy.md)."""
+"""Source side of copies: sessions, which are snapshots with a lease (docs/internals/copy.md)."""
 
 import asyncio
 import logging
@@ -17,8 +17,9 @@ from stele.errors import Corrupt, Refused
 from stele.member import limits
 from stele.member.background import Background
 from stele.member.copy.fetches import Fetches, remove_session
-from stele.member.copy.snapshots import are_small, checkpoint, held, write_streams
+from stele.member.copy.snapshots import Damaged, are_small, checkpoint, held, write_streams
 from stele.member.live_settings import LiveSettings
+from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.member.storage import failpoints
@@ -59,7 +60,7 @@ class SourceSession:
 
     @property
     def info(self) -> m.SessionInfo | None:
-        """The opened session; None while the checkpoint is being created."""
+        """The opened session; None while its snapshot is being made."""
         opened = self.task.done() and not self.task.cancelled() and self.task.exception() is None
         return self.task.result() if opened else None
 
@@ -129,7 +130,7 @@ class CopySessions:
         session.engine = command.engine or session.engine
         done, _ = await asyncio.wait([session.task], timeout=5.0)
         if not done:
-            return m.Result(m.WAIT, "the checkpoint is being created", wait_ms=200)
+            return m.Result(m.WAIT, "the snapshot is being made", wait_ms=200)
         if session.task.exception() is not None:
             self.known.pop(name, None)
         info = session.task.result()
@@ -165,15 +166,22 @@ class CopySessions:
         replicas, in_thread = [self._tablets.replicas[p] for p in partitions], self._background.in_thread
         folder, engine, me = self._folder(name), self._engine, self._tablets.table.me
         await in_thread(_make_folder, folder)
-        if not name.startswith(EXPORT_PREFIX) and are_small(replicas):
-            try:
+        try:
+            tablets = None
+            if self._writes_streams(name, replicas):
                 tablets = await in_thread(write_streams, engine, folder, [*map(held, replicas)], me)
-            except Corrupt:
-                self._report_damage(folder)
-                raise
-        else:
-            tablets = await checkpoint(engine, in_thread, folder, replicas, me)
+            if tablets is None:
+                tablets = await checkpoint(engine, in_thread, folder, replicas, me)
+        except Damaged as found:
+            self._note_damage(found.partition, found.generation, found.text)
+            raise
         return await in_thread(self._describe, folder, tablets, command)
+
+    def _writes_streams(self, name: str, replicas: list[Replica]) -> bool:
+        """Return whether a session has streams instead of a checkpoint, which takes next to no space."""
+        room = self._volume.free_bytes() >= limits.SESSIONS_FREE_BYTES_MIN
+        small = are_small([each.keyspaces for each in replicas])
+        return room and small and not name.startswith(EXPORT_PREFIX)
 
     def _folder(self, name: str) -> Path:
         return self._volume.path(CHECKPOINTS) / name
@@ -273,12 +281,10 @@ class CopySessions:
         free, most = self._volume.free_bytes(), self._live.snapshot_space_bytes
         if held[largest] > most:
             limit = f"the limit is {most} (spec.migration.snapshotSpacePerMember)"
-            await self._end(
-                largest, f"its checkpoint holds {held[largest]} bytes beyond the database; {limit}"
-            )
+            await self._end(largest, f"its snapshot holds {held[largest]} bytes beyond the database; {limit}")
         elif held[largest] and free < limits.SESSIONS_FREE_BYTES_MIN:
             await self._end(
-                largest, f"{free} bytes of the volume are free, its checkpoint holds {held[largest]}"
+                largest, f"{free} bytes of the volume are free, its snapshot holds {held[largest]}"
             )
 
     def _held(self, names: list[str]) -> dict[str, int]:
@@ -309,9 +315,12 @@ class CopySessions:
         tablet's."""
         for path in folder.glob(damage_note("*", "*")):
             partition, generation = map(int, path.name.split("-")[1:])
-            replica = self._tablets.replicas.get(partition)
-            if replica is not None and replica.ready and replica.generation == generation:
-                self._tablets.break_off(replica, Corrupt(path.read_text(errors="replace")))
+            self._note_damage(partition, generation, path.read_text(errors="replace"))
+
+    def _note_damage(self, partition: int, generation: int, text: str) -> None:
+        replica = self._tablets.replicas.get(partition)
+        if replica is not None and replica.ready and replica.generation == generation:
+            self._tablets.break_off(replica, Corrupt(text))
 
     async def collect_garbage(self) -> None:
         """Remove directories that belong to no session."""

@@ -5,6 +5,7 @@ tablets are read in less.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from stele.core.table.table import Replicas
 from stele.core.tablet.owner import Flow
 from stele.errors import Corrupt
 from stele.member import limits
+from stele.member.replication.operations import Totals
 from stele.member.replication.replica import Replica
 from stele.member.storage import failpoints
 from stele.ports.engine import Engine, View
 from stele.transfer.server.checkpoint import encode_planned
 from stele.wire.copy.blocks import Entry
 from stele.wire.copy.fragments import GATHERED_BYTES, whole
-from stele.wire.copy.jobs import damage_note, stream_file
+from stele.wire.copy.jobs import stream_file
 from stele.wire.storage import keys
 from stele.wire.storage.volume import APPLIED, DataState, decode_state
 
@@ -48,23 +50,47 @@ def held(replica: Replica) -> Held:
     return Held(replica.partition, replica.generation, replica.tablet.row.replicas, known)
 
 
-def are_small(replicas: Sequence[Replica]) -> bool:
-    """Return whether streams of these tablets are written, each of which is one fragment."""
-    sizes = [replica.size_bytes for replica in replicas]
-    return sum(sizes) <= limits.SESSION_STREAMS_BYTES_MAX and max(sizes, default=0) <= GATHERED_BYTES
+def are_small(tablets: Sequence[Totals]) -> bool:
+    """Return whether streams of tablets with these totals are written, each of which is one fragment."""
+    sizes = [sum(size for _, size in totals.values()) for totals in tablets]
+    entries = sum(count for totals in tablets for count, _ in totals.values())
+    few = entries <= limits.SESSION_STREAMS_ENTRIES_MAX and sum(sizes) <= limits.SESSION_STREAMS_BYTES_MAX
+    return few and max(sizes, default=0) <= GATHERED_BYTES
+
+
+class Damaged(Corrupt):
+    """A tablet's data cannot be read."""
+
+    def __init__(self, tablet: Held, error: Corrupt) -> None:
+        super().__init__(error.text, error.code)
+        self.partition, self.generation = tablet.partition, tablet.generation
+
+
+@contextmanager
+def _reading(tablet: Held) -> Iterator[None]:
+    try:
+        yield
+    except Corrupt as error:
+        raise Damaged(tablet, error) from error
 
 
 # -- streams
 
 
-def write_streams(engine: Engine, folder: Path, tablets: Sequence[Held], me: int) -> Tablets:
+def write_streams(engine: Engine, folder: Path, tablets: Sequence[Held], me: int) -> Tablets | None:
     """Write the streams of tablets into a session's directory, in a thread, and describe them.
 
-    Raises Corrupt for a damaged tablet, of which a note is left in the directory.
+    Returns None when they are not small any more. Raises Damaged.
     """
     view = engine.view()
     try:
-        described = tuple(_write_stream(view, folder, each, me) for each in tablets)
+        states = [_state_in(view, each) for each in tablets]
+        if not are_small([each.keyspaces for each in states]):
+            return None
+        described = tuple(_described(*each, me) for each in zip(tablets, states, strict=True))
+        for tablet, state, each in zip(tablets, states, described, strict=True):
+            with _reading(tablet):
+                _write_stream(view, folder, each, state)
     finally:
         view.close()
     # After a loss of power, no copy may have operations that this member has forgotten.
@@ -73,20 +99,12 @@ def write_streams(engine: Engine, folder: Path, tablets: Sequence[Held], me: int
     return described
 
 
-def _write_stream(view: View, folder: Path, tablet: Held, me: int) -> m.SessionTablet:
-    number, generation = tablet.partition, tablet.generation
-    try:
-        state = _state_in(view, tablet)
-        described = _described(tablet, state, me)
-        planned = whole(number, generation, state.keyspaces)
-        with (folder / stream_file(number, generation)).open("wb") as file:
-            entries = _entries(view, *keys.tablet_range(number, generation))
-            for block in encode_planned(described, planned, entries, lambda: ""):
-                file.write(block)
-    except Corrupt as error:
-        (folder / damage_note(number, generation)).write_text(str(error))
-        raise
-    return described
+def _write_stream(view: View, folder: Path, tablet: m.SessionTablet, state: DataState) -> None:
+    where = tablet.partition, tablet.generation
+    entries = _entries(view, *keys.tablet_range(*where))
+    with (folder / stream_file(*where)).open("wb") as file:
+        for block in encode_planned(tablet, whole(*where, state.keyspaces), entries, lambda: ""):
+            file.write(block)
 
 
 def _entries(view: View, begin: bytes, end: bytes) -> Iterator[Entry]:
@@ -129,8 +147,9 @@ def _read_states(engine: Engine, folder: Path, tablets: Sequence[Held]) -> list[
 
 
 def _state_in(view: View, tablet: Held) -> DataState:
-    stored = view.get(keys.meta_key(tablet.partition, tablet.generation, APPLIED))
-    return DataState(m.OpId(), {}) if stored is None else decode_state(stored)
+    with _reading(tablet):
+        stored = view.get(keys.meta_key(tablet.partition, tablet.generation, APPLIED))
+        return DataState(m.OpId(), {}) if stored is None else decode_state(stored)
 
 
 def _described(tablet: Held, state: DataState, me: int) -> m.SessionTablet:

@@ -138,9 +138,14 @@ class WriteBack:
 
     def write_out(self, tablets: Iterable[bytes] | None = None) -> None:
         """Write out pending values, of these tablets or of all."""
-        for tablet in list(self._waiting) if tablets is None else tablets:
+        for tablet in self._pending() if tablets is None else tablets:
             with self._order:
                 self._hand_over(tablet)
+
+    def _pending(self) -> list[bytes]:
+        """Return the tablets with values that are not written, or that another thread is just writing."""
+        with self._swap:
+            return [*self._leaving, *self._waiting]
 
     def _hand_over(self, tablet: bytes) -> None:
         with self._swap:
@@ -167,7 +172,7 @@ class WriteBack:
         if first == last:
             self.write_out([first])
         else:
-            self.write_out([tablet for tablet in list(self._waiting) if first <= tablet <= last])
+            self.write_out([tablet for tablet in self._pending() if first <= tablet <= last])
 
     # -- what the engine does itself
 

@@ -13,7 +13,7 @@ from stele.core.control.commands import CopyItem
 from stele.core.copy.pacing import STOP_FREE_BYTES
 from stele.errors import Corrupt, Refused
 from stele.wire.copy.blocks import End, encode_end, encode_entries
-from stele.wire.copy.jobs import BLOCKS_SUFFIX
+from stele.wire.copy.jobs import BLOCKS_BYTES_MAX, BLOCKS_SUFFIX
 from stele.wire.storage.keys import EXPIRY_BYTES, TABLET_PREFIX_BYTES, USER, is_expired, tablet_prefix
 
 # Entries are dropped only if they expired this long ago, since this clock is not the owner's.
@@ -95,6 +95,9 @@ class BlockWriter(FragmentWriter):
         if kept := list(entries):
             keys, values = zip(*kept, strict=True)
             self._blocks.append(encode_entries(keys, values))
+        if (size := sum(map(len, self._blocks))) > BLOCKS_BYTES_MAX:
+            text = f"the stream has {size} bytes, and the tablet was said to have {self._item.bytes}"
+            raise Corrupt(text)
 
     def finish(self) -> tuple[int, int]:
         if not self.entries:

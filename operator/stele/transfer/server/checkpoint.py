@@ -164,15 +164,18 @@ class StoredStreams:
     ) -> Iterator[bytearray]:
         """Return the stream of the tablet, which is one fragment, in one piece.
 
-        Raises BadInput for any other position, and Unavailable when the session has ended.
+        Raises BadInput for any other position, and, when it is iterated, Unavailable after the session's end.
         """
         if at not in ("", FIRST):
             raise BadInput(f"at is '{at[:80]}', and partition {tablet.partition} is one piece, '{FIRST}'")
+        return self._read(tablet)
+
+    def _read(self, tablet: SessionTablet) -> Iterator[bytearray]:
         try:
             content = (self._folder / stream_file(tablet.partition, tablet.generation)).read_bytes()
         except OSError as error:
             raise Unavailable(f"partition {tablet.partition} cannot be read: {error}", "SOURCE") from error
-        return iter((bytearray(content),))
+        yield bytearray(content)
 
     def close(self) -> None:
         """Nothing stays open."""

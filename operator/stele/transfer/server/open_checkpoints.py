@@ -109,7 +109,12 @@ class OpenCheckpoints:
 
     def note_damage(self, session: str, tablet: SessionTablet, reason: str) -> None:
         """Leave a mark for the member, which checks at the end of a session; without it only the copy
-        fails."""
+        fails.
+
+        A session whose description is gone is being removed, and its files with it: that is no damage.
+        """
+        if not self._is_described(session):
+            return
         path = self._checkpoints / session / damage_note(tablet.partition, tablet.generation)
         draft = path.with_name(f"new-{path.name}")
         with suppress(OSError):
@@ -118,6 +123,9 @@ class OpenCheckpoints:
         with suppress(OSError):
             draft.replace(path)
 
+    def _is_described(self, session: str) -> bool:
+        return (self._checkpoints / session / "session.json").exists()
+
     def close_ended(self) -> int:
         """Close checkpoints of ended sessions without readers; return how many were closed."""
         with self._lock:
@@ -125,9 +133,7 @@ class OpenCheckpoints:
 
     def _close_ended(self) -> int:
         ended = [
-            name
-            for name, entry in self._open.items()
-            if not entry.readers and not (self._checkpoints / name / "session.json").exists()
+            name for name, entry in self._open.items() if not entry.readers and not self._is_described(name)
         ]
         for name in ended:
             self._open.pop(name).checkpoint.close()

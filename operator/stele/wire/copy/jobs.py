@@ -190,7 +190,8 @@ def _fault(manifest: Manifest) -> str | None:
 
 
 BLOCKS_SUFFIX = ".blocks"
-"""Of the name of a file with blocks in staging, which a member writes into its database by itself."""
+BLOCKS_BYTES_MAX = 4 * 1024 * 1024
+"""Of the name of a file with blocks in staging, which a member reads as a whole, and how large it may be."""
 
 
 STREAM_SUFFIX = ".stream"
