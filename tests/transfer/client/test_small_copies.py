@@ -16,8 +16,8 @@ from stele.transfer.client.copy import copy_tablets
 from stele.transfer.client.fragment_writer import EXPIRED_MARGIN_MS
 from stele.transfer.server.checkpoint import StoredStreams, encode_planned
 from stele.wire.copy.blocks import BlockReader, Entry
-from stele.wire.copy.fragments import FIRST, GATHERED_BYTES, whole
-from stele.wire.copy.jobs import BLOCKS_SUFFIX, CopyJob, Manifest, stream_file
+from stele.wire.copy.fragments import FIRST, whole
+from stele.wire.copy.jobs import BLOCKS_SUFFIX, BLOCKS_TABLET_BYTES_MAX, CopyJob, Manifest, stream_file
 from stele.wire.storage.keys import TABLET_PREFIX_BYTES, pack_value, tablet_prefix, user_key
 from tests.transfer.checkpoints import TOKEN, transfer
 
@@ -70,7 +70,7 @@ async def test_a_small_tablet_becomes_blocks_under_its_new_generation(volume: Pa
 
 @pytest.mark.parametrize(
     ("size", "blocks"),
-    [(1000, False), (0, True), (GATHERED_BYTES + 1, True)],
+    [(1000, False), (0, True), (BLOCKS_TABLET_BYTES_MAX + 1, True)],
     ids=["spark", "unknown", "large"],
 )
 async def test_other_copies_are_sst_files(volume: Path, staging: Path, size: int, blocks: bool) -> None:

@@ -29,8 +29,16 @@ from stele.transfer.client.fragment_writer import BlockWriter, FragmentWriter, S
 from stele.transfer.client.malloc import tune_malloc
 from stele.transfer.client.stream_client import StreamClient
 from stele.wire.copy.blocks import BlockReader, End
-from stele.wire.copy.fragments import FIRST, GATHERED_BYTES
-from stele.wire.copy.jobs import MANIFEST_FORMAT, CopyJob, Fragment, Line, Manifest, decode_manifest
+from stele.wire.copy.fragments import FIRST
+from stele.wire.copy.jobs import (
+    BLOCKS_TABLET_BYTES_MAX,
+    MANIFEST_FORMAT,
+    CopyJob,
+    Fragment,
+    Line,
+    Manifest,
+    decode_manifest,
+)
 from stele.wire.unreadable import UNREADABLE
 
 ATTEMPTS_MAX = 5
@@ -120,7 +128,7 @@ class _Job:
 
     def writer(self, path: Path, item: CopyItem) -> FragmentWriter:
         """Return what writes a fragment of the tablet."""
-        small = self.blocks and 0 < item.bytes <= GATHERED_BYTES
+        small = self.blocks and 0 < item.bytes <= BLOCKS_TABLET_BYTES_MAX
         return BlockWriter(path, item) if small else SstWriter(path, item)
 
 

@@ -193,6 +193,10 @@ BLOCKS_SUFFIX = ".blocks"
 BLOCKS_BYTES_MAX = 4 * 1024 * 1024
 """Of the name of a file with blocks in staging, which a member reads as a whole, and how large it may be."""
 
+BLOCKS_TABLET_BYTES_MAX = 256 * 1024
+"""Largest tablet that becomes such a file. What a member writes into its database is flushed and compacted,
+so its bytes reach the disk several times; an ingested file stays as it is."""
+
 
 STREAM_SUFFIX = ".stream"
 
