@@ -59,7 +59,7 @@ LEFT_PER_SECOND = 40
 """How long a member's preStop hook waits to be emptied at least, and partitions of the cluster for each
 second that it may wait: two cores that do all of the work hand over 46 of 16,384 a second."""
 
-TERMINATION_SECONDS = 60
+AFTER_LEAVE_SECONDS = 60
 """How long after its preStop hook a member may take to end."""
 
 
@@ -419,7 +419,7 @@ def _member_spec(
         "serviceAccountName": setup.account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _leave_seconds(cluster) + TERMINATION_SECONDS,
+        "terminationGracePeriodSeconds": _leave_seconds(cluster) + AFTER_LEAVE_SECONDS,
         "securityContext": pod_security(),
         "affinity": _apart(cluster),
         "containers": containers,
