@@ -1,7 +1,7 @@
 """Rights: categories, rules and decisions are those of redis-server for the same rules and requests."""
 
 import redis
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stele.core.kv.acl import RuleError, compile_user, may_run
@@ -130,6 +130,7 @@ _words = st.text("abx", min_size=1, max_size=4)
 
 
 @settings(max_examples=400)
+@example(rules=["allkeys", "~*", "~*", "&*", "allchannels", "&*"], keys=["a", "b"])
 @given(st.lists(_rules, max_size=8), st.lists(_words, min_size=2, max_size=2))
 def test_any_rules_mean_what_they_mean_in_redis(reference, rules, keys):
     requests = [["GET", keys[0]], ["SET", keys[0], "1"], ["SET", keys[0], "1", "GET"], ["DEL", *keys]]

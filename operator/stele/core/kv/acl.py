@@ -272,6 +272,14 @@ def _no_commands(user: User) -> User:
     return replace(user, all_commands=False, commands=frozenset(), command_rules=("-@all",))
 
 
+def _all_keys(user: User) -> User:
+    return replace(user, keys=(KeyPattern(Glob(b"*"), READ | WRITE),))
+
+
+def _all_channels(user: User) -> User:
+    return replace(user, channels=(Glob(b"*"),))
+
+
 def _no_keys(user: User) -> User:
     return replace(user, keys=())
 
@@ -288,9 +296,11 @@ _WORDS: Mapping[str, Callable[[User], User]] = {
     "+@all": _all_commands,
     "nocommands": _no_commands,
     "-@all": _no_commands,
-    "allkeys": lambda user: replace(user, keys=(KeyPattern(Glob(b"*"), READ | WRITE),)),
+    "allkeys": _all_keys,
+    "~*": _all_keys,
     "resetkeys": _no_keys,
-    "allchannels": lambda user: replace(user, channels=(Glob(b"*"),)),
+    "allchannels": _all_channels,
+    "&*": _all_channels,
     "resetchannels": _no_channels,
 }
 
@@ -344,8 +354,7 @@ def _add_channels(user: User, rule: Rule) -> User:
         raise _wrong(rule, _AFTER_ALL.format("allchannels", "resetchannels", "channels"))
     if len(user.channels) >= PATTERNS_MAX:
         raise _wrong(rule, f"more than {PATTERNS_MAX} patterns of channels")
-    glob = Glob(rule[1:].encode())
-    return replace(user, channels=(glob,) if glob.text == b"*" else (*user.channels, glob))
+    return replace(user, channels=(*user.channels, Glob(rule[1:].encode())))
 
 
 _AFTER_ALL = (
