@@ -345,8 +345,9 @@ def _add_keys(user: User, rule: Rule) -> User:
     if same is not None:
         rights |= same.rights
     kept = tuple(each for each in user.keys if each is not same)
-    added = KeyPattern(glob, rights)
-    return replace(user, keys=(added,) if (glob.text, rights) == (b"*", READ | WRITE) else (*kept, added))
+    if (glob.text, rights) == (b"*", READ | WRITE):
+        return _all_keys(user)
+    return replace(user, keys=(*kept, KeyPattern(glob, rights)))
 
 
 def _add_channels(user: User, rule: Rule) -> User:
