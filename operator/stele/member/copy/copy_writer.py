@@ -36,7 +36,7 @@ class CopyWriter:
         await self._flush()
 
     async def _flush(self) -> None:
-        """Wait for a flush that began after this call, whoever began it."""
+        """Wait for a flush that began after this call: its own, or that of another call."""
         self._asked = number = self._asked + 1
         async with self._flushing:
             if self._flushed < number:

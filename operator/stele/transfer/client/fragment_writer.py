@@ -2,8 +2,10 @@
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from crc32c import crc32c
 from rocksdict import SstFileWriter
@@ -23,14 +25,14 @@ READ_BYTES = 1024 * 1024
 _NEVER = bytes(EXPIRY_BYTES)
 
 
-class FragmentWriter:
+class FragmentWriter(ABC):
     """Writes a fragment under another generation. Keys must ascend, as they do in the stream.
 
     `entries` and `bytes` (keys and values) count the content of the file, whose name ends with `suffix`.
     Methods raise OSError, or Refused (NO_SPACE, INTERNAL), when the disk or RocksDB fails.
     """
 
-    suffix = ""
+    suffix: ClassVar[str]
 
     def __init__(self, path: Path, item: CopyItem) -> None:
         self.entries = 0
@@ -69,16 +71,16 @@ class FragmentWriter:
     def _is_expired(self, key: bytes, value: bytes) -> bool:
         return key[TABLET_PREFIX_BYTES] == USER and is_expired(value, self._expired_ms)
 
-    def _append(self, entries: Iterator[tuple[bytes, bytes]]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _append(self, entries: Iterator[tuple[bytes, bytes]]) -> None: ...
 
+    @abstractmethod
     def finish(self) -> tuple[int, int]:
         """Return (bytes, crc32c) of the file; (0, 0) without a file when there are no entries."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop(self) -> None:
         """Remove the file under its temporary name."""
-        raise NotImplementedError
 
 
 class BlockWriter(FragmentWriter):
