@@ -24,7 +24,7 @@ from stele.member.storage.volume import CHECKPOINTS, STAGING
 from stele.transfer.__main__ import DIRECT_JOBS_PARALLEL
 from stele.transfer.jobs.board import JobBoard, Report
 from stele.transfer.server.checkpoint import find_tablet, read_session
-from stele.wire.copy.blocks import BlockReader, End, encode_end, encode_entries
+from stele.wire.copy.blocks import BlockReader, End, encode_stream
 from stele.wire.copy.fragments import place_text, plan
 from stele.wire.copy.jobs import BLOCKS_SUFFIX, MANIFEST_FORMAT, CopyJob, Fragment, Manifest, stream_file
 from stele.wire.storage import keys
@@ -296,9 +296,7 @@ def pack_blocks(entries: Entries) -> tuple[bytes, int]:
     """A file of blocks, and its crc32c; of nothing there is none."""
     if not entries:
         return b"", 0
-    names, values = zip(*entries, strict=True)
-    size = sum(len(key) + len(value) for key, value in entries)
-    content = bytes(encode_entries(names, values) + encode_end(End(0, 0, None, len(entries), size)))
+    content = b"".join(encode_stream(entries, lambda count, size: End(0, 0, None, count, size)))
     return content, crc32c(content)
 
 

@@ -12,8 +12,9 @@ from stele.adapters.memory.engine import MemoryEngine
 from stele.errors import Corrupt
 from stele.member.background import Background
 from stele.member.copy.copy_writer import WRITTEN_TOGETHER, CopyWriter
-from stele.wire.copy.blocks import End, Entry, encode_end, encode_entries
+from stele.wire.copy.blocks import Entry
 from stele.wire.storage.keys import tablet_range, user_key
+from tests.fakes.transfer import pack_blocks
 
 
 class SlowFlush(MemoryEngine):
@@ -35,10 +36,8 @@ def entries(partition: int, count: int = 3) -> list[Entry]:
 
 
 def file(folder: Path, partition: int, count: int = 3) -> Path:
-    keys, values = zip(*entries(partition, count), strict=True)
-    size = sum(map(len, keys)) + sum(map(len, values))
     path = folder / f"{partition}.blocks"
-    path.write_bytes(encode_entries(keys, values) + encode_end(End(partition, 1, None, count, size)))
+    path.write_bytes(pack_blocks(entries(partition, count))[0])
     return path
 
 
