@@ -203,7 +203,7 @@ class Exchange:
             return
         for row in newer_rows:
             known, replica = self._tablets.rows[row.partition], self._tablets.replicas.get(row.partition)
-            if replica is None or not replica.ready or row.replicas[0] != self._tablets.me:
+            if replica is None or not replica.ready or row.replicas[:1] != (self._tablets.me,):
                 continue
             accepted = replica.meta.accepted
             agreed = accepted is not None and accepted.version == row.version
