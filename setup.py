@@ -29,6 +29,7 @@ COMPILED = (
     "core/placement/shares.py",
     "core/placement/topology.py",
     "adapters/rpc/connection.py",
+    "adapters/segments/positions.py",
     "member/turn_budget.py",
     "member/replication/delayed_replies.py",
     "member/replication/follower.py",

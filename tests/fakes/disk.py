@@ -27,6 +27,7 @@ from stele.member.storage.volume import (
     DATA,
     INSTANCE,
     LOG_END,
+    SEGMENTS_END,
     SERVICES,
     TABLE_FILE,
     TABLETS,
@@ -287,7 +288,7 @@ class SimVolume(Volume):
         """All of the member's state goes, as in the product."""
         self._disk.files.clear()
         self._disk.engine = SimEngine(self._disk.now, self._disk.has_room)
-        for name in (INSTANCE, TABLE_FILE, LOG_END, SERVICES, DAMAGED, f"{DATA}/CURRENT"):
+        for name in (INSTANCE, TABLE_FILE, LOG_END, SEGMENTS_END, SERVICES, DAMAGED, f"{DATA}/CURRENT"):
             self.path(name).unlink(missing_ok=True)
         for folder in (TABLETS, CONSENSUS):
             for path in self.path(folder).iterdir():

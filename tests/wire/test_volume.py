@@ -19,6 +19,7 @@ from stele.wire.storage.volume import (
     Frozen,
     Instance,
     LegacyTableFile,
+    LogEnd,
     Quarantined,
     StoredRow,
     Superblock,
@@ -36,6 +37,7 @@ TABLE = TableFile(9, 1, 2, "Passive", 4, MEMBERS, (StoredRow(1, (0,)), StoredRow
 LEGACY = LegacyTableFile(7, MEMBERS, ((0, None, 3), (), (3,)))
 FILES = [
     Instance("c", "u", 3),
+    LogEnd("0000000007.seg", 2**33),
     Superblock("READY", 2, 5, OpId(1, 2), (Quarantined(1, 5.5),)),
     Consensus(
         7, Row(1, 2, (3, None, 4)), "a", Waited("b", 1, 2), Frozen("c", 3), CopyRecord("d", 1, 2, 3, True)
@@ -43,7 +45,7 @@ FILES = [
     TABLE,
     LEGACY,
 ]
-File = Instance | Superblock | Consensus | TableFile | LegacyTableFile
+File = Instance | LogEnd | Superblock | Consensus | TableFile | LegacyTableFile
 
 
 def framed(title: bytes, body: bytes) -> bytes:

@@ -43,6 +43,9 @@ INVALIDATION_MODE = 2
 MEMBER_TLS = 2
 """The head names the level of TLS among members."""
 
+LOG_SEGMENTS = 2
+"""Members keep their logs in segments, not in RocksDB."""
+
 
 class FormatRange(NamedTuple):
     """The formats that a build speaks, both ends included."""

@@ -128,7 +128,11 @@ FLUSH_SECONDS = 30.0
 """Data is flushed after this many applied bytes, or this long after the first one."""
 
 LOG_RETAINED_BYTES = 256 * 1024
-"""Bytes kept of each partition's log beyond what is needed, for members that return."""
+LOG_RETAINED_BYTES_ALL = 512 * 1024 * 1024
+"""Bytes kept of each partition's log beyond what is needed, for members that return, and of all logs.
+
+Above that each keeps as much less: a start reads all of it, and the places of its operations are in memory.
+"""
 
 LOG_SPACE_BYTES = 2 * 1024 * 1024 * 1024
 """Bytes kept of all logs only for copies and destinations, until a master says otherwise.

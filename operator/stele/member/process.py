@@ -18,7 +18,7 @@ from stele.adapters.listening import listen_hosts
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.http_site import HttpSite
-from stele.core.formats import SPOKEN
+from stele.core.formats import FIRST, LOG_SEGMENTS, SPOKEN
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.member import limits
 from stele.member.admin.http import Admin
@@ -71,8 +71,30 @@ def open_volume(settings: Settings) -> tuple[Volume, Instance, Engine]:
 def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]:
     instance = volume.load_instance(settings.cluster, str(uuid.uuid4()))
     engine = RocksEngine(volume.path(DATA), volume.path(WALS), volume.mark_damaged)
+    try:
+        volume.check_segments(engine.log_end())
+        if _features(volume) >= LOG_SEGMENTS:
+            _move_log(engine)
+    except BaseException:
+        engine.close()
+        raise
     failpoints.hit("start.engine")
     return volume, instance, WriteBack(engine)
+
+
+def _move_log(engine: RocksEngine) -> None:
+    try:
+        engine.move_log()
+    except Unavailable as error:
+        log.warning("the log stays in RocksDB until a later start: %s", error)
+
+
+def _features(volume: Volume) -> int:
+    """Return the features that the volume has seen, FIRST when its table is damaged and will be set aside."""
+    try:
+        return volume.features()
+    except Corrupt:
+        return FIRST
 
 
 def read_boot_id() -> str:

@@ -58,21 +58,34 @@ class Engine(Protocol):
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        """Delete the ranges, then put the entries, as one. In the hands of the operating system on return."""
+        """Delete the ranges, then put the operations, as one. In the hands of the operating system on return.
+
+        A range is of one partition: its first operations, its last ones, or all. An operation follows its
+        partition's last one, or begins its log. Raises Corrupt for others, and writes nothing.
+        """
         ...
 
     def get_log(self, key: bytes) -> bytes | None: ...
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        """Return entries of [begin, end) in order, up to the one that reaches `bytes_max` of values."""
+        """Return operations of [begin, end) of one partition in order, up to the one that reaches
+        `bytes_max` of records."""
         ...
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        """Return the first and last key of [begin, end), None when it is empty."""
+        """Return the first and last key of [begin, end) of one partition, None when it is empty."""
         ...
 
     def sync_log(self) -> None:
         """Slow. Everything written by `write_log` before the call is on disk on return."""
+        ...
+
+    def log_end(self) -> tuple[str, int] | None:
+        """Return the newest file of the log and its size, where it is to be noted what was synced."""
+        ...
+
+    def use_format(self, number: int) -> None:
+        """Store as this format does from now on, where it needs no copy of the log; else a start does it."""
         ...
 
     def flush(self) -> None:

@@ -11,15 +11,19 @@ import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.control import commands as m
+from stele.core.formats import FIRST, LOG_SEGMENTS
 from stele.member.admin.inspect import Inspection
+from stele.wire.storage.keys import log_key
+from stele.wire.storage.segment import HEADER_BYTES, encode_frame
 from stele.wire.storage.volume import ServiceMigration, ServicesFile, encode_file
 from tests.member.harness.cluster import Client, Cluster, hasty_cluster, key_in
 
 
 @pytest.fixture
 async def made(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Without members yet."""
+    """Without members yet; their logs are going to be in segments."""
     async with hasty_cluster(tmp_path, 2) as made:
+        made.features = LOG_SEGMENTS
         yield made
 
 
@@ -52,8 +56,11 @@ async def fill(made: Cluster) -> None:
     await client.close()
 
 
-async def test_a_sound_volume_is_told_and_not_changed(made: Cluster) -> None:
+@pytest.mark.parametrize("features", [FIRST, LOG_SEGMENTS])
+async def test_a_sound_volume_is_told_and_not_changed(made: Cluster, features: int) -> None:
+    made.features = features
     await fill(made)
+    assert (made.members[0].folder / "log").exists() == (features >= LOG_SEGMENTS)
     member = made.members[0]
     made.store(1, ())
     await made.publish()
@@ -116,6 +123,36 @@ async def test_verify_finds_flipped_bits_in_data_and_logs(made: Cluster) -> None
     code, found = await read(member.folder, "--verify")
     assert code == 1
     assert "checksum mismatch" in found.problems[0] or "CORRUPT" in found.problems[0]
+
+
+@pytest.mark.parametrize("at", [HEADER_BYTES + 1, -1])
+async def test_a_flipped_bit_in_a_segment_is_found(made: Cluster, at: int) -> None:
+    await fill(made)
+    member = made.members[0]
+    await member.kill()
+    (segment,) = (member.folder / "log").glob("*.seg")
+    flip(segment, at)
+    before = fingerprint(member.folder)
+    for arguments in ((), ("--verify",)):
+        code, found = await read(member.folder, *arguments)
+        assert code == 1
+        assert any(f"{segment}: " in each and "checksum mismatch" in each for each in found.problems)
+    assert fingerprint(member.folder) == before
+
+
+async def test_a_segment_that_ends_within_a_frame_is_sound_and_stays_so(made: Cluster) -> None:
+    """A killed process leaves it so; the next start cuts it off, an inspection does not."""
+    await fill(made)
+    member = made.members[0]
+    await member.kill()
+    (segment,) = (member.folder / "log").glob("*.seg")
+    whole, expected = segment.read_bytes(), (await read(member.folder, "--verify"))[1]
+    assert expected.problems == []
+    segment.write_bytes(whole + encode_frame([(log_key(0, 99), b"record")])[0][:-1])
+    before = fingerprint(member.folder)
+    code, found = await read(member.folder, "--verify")
+    assert (code, found) == (0, expected)
+    assert fingerprint(member.folder) == before
 
 
 async def test_verify_reads_what_is_in_quarantine(made: Cluster) -> None:

@@ -8,6 +8,7 @@ from stele.core.control import commands as m
 from stele.errors import Refused
 from stele.member import limits
 from stele.member.admin.quarantine import Quarantine
+from stele.member.replication.stored_log import log_range
 from stele.wire.storage.log_record import put_record
 from stele.wire.storage.volume import Quarantined
 from tests.member.harness.single_member import COPIED, OTHER, THIRD, P, SingleMember, single_member
@@ -107,7 +108,8 @@ async def test_what_is_not_whole_is_not_restored_and_nothing_changes(tmp_path: P
         await append(made, [b"1", b"2"], committed=1)
         await leave(made)
         await made.delete()
-        made.engine.write_log([], [(b"\0", b"\xff")])
+        assert made.engine.log_bounds(*log_range(P)) is not None
+        made.engine.write_log([], [log_range(P)])
         before = made.replica.block
         with pytest.raises(Refused, match="it had operations up to"):
             await Quarantine(made.node).restore(P, old)

@@ -28,8 +28,6 @@ IMPORTED = {
 
 
 def run_member() -> int:
-    import power
-
     from stele.member import limits, process
     from stele.member.__main__ import main
     from stele.member.storage import failpoints
@@ -38,6 +36,9 @@ def run_member() -> int:
         assert hasattr(limits, name), name
         setattr(limits, name, value)
     if os.environ.get("POWER"):
+        # Not before: the last release has no segments to watch.
+        import power
+
         power.watch()
     serve = process.Process.run
 

@@ -2,9 +2,11 @@
 
 A killed process leaves all that it wrote to the operating system; a machine without power leaves what was
 synced. In a member that is watched, the death at a crash point first takes back: the end of each file of the
-write-ahead log behind the last sync, files that were written and not synced, and renames in a folder that was
-not synced after them. Files of the database but its write-ahead log are RocksDB's own business: it syncs each
-before it refers to it.
+write-ahead log and of each segment behind the last sync, files that were written and not synced, and renames,
+and segments that were created or deleted, in a folder that was not synced after them. Files of the database
+but its write-ahead log are RocksDB's own business: it syncs each before it refers to it.
+
+Segments of a member that is watched are small, so that it begins, moves and deletes many.
 """
 
 import os
@@ -14,7 +16,11 @@ from threading import RLock
 from typing import Any
 
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.segments import log
+from stele.adapters.segments.files import FOLDER, SUFFIX
 from stele.member.storage import failpoints, volume
+
+SEGMENT_BYTES, CLEAN_BYTES, MOVE_BYTES = 8 * 1024, 16 * 1024, 2 * 1024
 
 
 class Watch:
@@ -26,20 +32,45 @@ class Watch:
         self.sizes: dict[Path, int] = {}
         self.renamed: dict[Path, bytes | None] = {}
         self.unsynced: set[Path] = set()
+        self.created: set[Path] = set()
+        self.deleted: dict[Path, bytes] = {}
+        self.renamed_folders: dict[Path, Path] = {}
 
-    # -- the write-ahead log
+    # -- the write-ahead log, and segments
 
     def opened(self, wals: Path) -> None:
         """All that recovery read is on disk: it was there after the last death."""
         self.wals = wals
-        self.synced(self.measure())
+        self.synced(self.measure() | self.measure_segments())
 
     def measure(self) -> dict[Path, int]:
         assert self.wals is not None
         return {path: path.stat().st_size for path in self.wals.glob("*.log")}
 
+    def measure_segments(self) -> dict[Path, int]:
+        """Also of a log that is being moved."""
+        assert self.wals is not None
+        return {path: path.stat().st_size for path in self.wals.parent.glob(f"{FOLDER}*/*{SUFFIX}")}
+
     def synced(self, sizes: dict[Path, int]) -> None:
         self.sizes.update(sizes)
+
+    def create_segment(self, path: Path) -> None:
+        self.created.add(path)
+        self.sizes.pop(path, None)
+
+    def delete_segment(self, path: Path) -> None:
+        """Before it is deleted."""
+        if path in self.created:
+            self.created.discard(path)
+        elif path.exists():
+            self.deleted.setdefault(path, path.read_bytes()[: self.sizes.get(path, 0)])
+
+    def rename_folder(self, source: Path, target: Path) -> None:
+        """After it was renamed."""
+        self.renamed_folders[target] = source
+        moved = {path: size for path, size in self.sizes.items() if path.parent == source}
+        self.sizes.update({target / path.name: size for path, size in moved.items()})
 
     # -- files of the volume
 
@@ -59,6 +90,10 @@ class Watch:
     def folder_synced(self, folder: Path) -> None:
         for path in [path for path in self.renamed if path.parent == folder]:
             del self.renamed[path]
+        self.created = {path for path in self.created if path.parent != folder}
+        self.deleted = {path: content for path, content in self.deleted.items() if path.parent != folder}
+        for path in [path for path in self.renamed_folders if path.parent == folder]:
+            del self.renamed_folders[path]
 
     # -- the death
 
@@ -73,8 +108,14 @@ class Watch:
             else:
                 path.unlink(missing_ok=True)
         if self.wals is not None:
-            for path, size in self.measure().items():
+            for path, size in (self.measure() | self.measure_segments()).items():
                 os.truncate(path, min(size, self.sizes.get(path, 0)))
+        for path in self.created:
+            path.unlink(missing_ok=True)
+        for path, content in self.deleted.items():
+            path.write_bytes(content)
+        for path, before_it in self.renamed_folders.items():
+            path.rename(before_it)
 
 
 def watch() -> Watch:
@@ -82,6 +123,7 @@ def watch() -> Watch:
     found = Watch()
     _watch_wals(found)
     _watch_files(found)
+    _watch_segments(found)
     failpoints.before_death = found.lose  # type: ignore[assignment]
     return found
 
@@ -132,3 +174,36 @@ def _watch_files(found: Watch) -> None:
     volume.os.replace = watched_replace  # type: ignore[assignment]
     volume.os.fsync = watched_fsync
     Path.open = watched_open  # type: ignore[method-assign,assignment]
+
+
+def _watch_segments(found: Watch) -> None:
+    log.SEGMENT_BYTES, log.CLEAN_BYTES, log.MOVE_BYTES = SEGMENT_BYTES, CLEAN_BYTES, MOVE_BYTES
+    fdatasync, opening, unlink, rename = os.fdatasync, os.open, os.unlink, os.rename
+
+    def watched_fdatasync(handle: int) -> None:
+        with found.lock:
+            size = os.fstat(handle).st_size
+            fdatasync(handle)
+            found.synced({Path(os.readlink(f"/proc/self/fd/{handle}")): size})
+
+    def watched_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if not (flags & os.O_CREAT and str(path).endswith(SUFFIX)):
+            return opening(path, flags, *args, **kwargs)
+        with found.lock:
+            found.create_segment(Path(path))
+            return opening(path, flags, *args, **kwargs)
+
+    def watched_unlink(path: Any, **kwargs: Any) -> None:
+        with found.lock:
+            if not kwargs and str(path).endswith(SUFFIX):
+                found.delete_segment(Path(path))
+            unlink(path, **kwargs)
+
+    def watched_rename(source: Any, target: Any, **kwargs: Any) -> None:
+        with found.lock:
+            rename(source, target, **kwargs)
+            if Path(target).name == FOLDER:
+                found.rename_folder(Path(source), Path(target))
+
+    os.fdatasync = watched_fdatasync  # type: ignore[assignment]
+    os.open, os.unlink, os.rename = watched_open, watched_unlink, watched_rename  # type: ignore[assignment]

@@ -3,18 +3,24 @@
 import asyncio
 import signal
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.segments.files import FOLDER
+from stele.core.formats import FIRST, LOG_SEGMENTS
+from stele.core.tablet.lifecycle import TabletState
 from stele.errors import Corrupt
 from stele.member.replication.gc import kept_generations
 from stele.member.replication.stored_log import log_range
+from stele.member.storage import failpoints
 from stele.member.storage.failpoints import EXIT_CODE, POINTS
 from stele.member.storage.volume import DATA, STATE_OF_MEMBER, TABLETS, WALS, Volume
 from stele.wire.storage import keys
-from stele.wire.storage.volume import Superblock
+from stele.wire.storage.volume import Superblock, encode_file
 from tests.member.admin.test_tablet_info import tablet
 from tests.member.harness.cluster import MemberProcess, hasty_cluster
 from tests.member.harness.forked import Forked
@@ -146,12 +152,15 @@ class Round:
 
 
 @pytest.mark.parametrize(
-    ("fsync", "power"),
-    [sampled(fsync, "", kept=fsync == "Interval") for fsync in ("Always", "Interval", "Never")]
-    + [sampled("Always", "1", kept=True)],
+    ("fsync", "power", "features"),
+    [sampled(fsync, "", LOG_SEGMENTS, kept=fsync == "Interval") for fsync in ("Always", "Interval", "Never")]
+    + [sampled("Always", "1", LOG_SEGMENTS, kept=True), sampled("Always", "1", FIRST, kept=False)],
 )
-async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, power: str) -> None:
+async def test_a_member_that_dies_after_any_step(
+    tmp_path: Path, fsync: str, power: str, features: int
+) -> None:
     async with hasty_cluster(tmp_path, 165, STELE_FSYNC=fsync) as made:
+        made.features = features
         world = World(made)
         await world.form()
         await asyncio.gather(*(member.start_transfer() for member in made.members.values()))
@@ -178,12 +187,15 @@ async def test_a_member_that_dies_after_any_step(tmp_path: Path, fsync: str, pow
         await this.look()
         await made.same_everywhere()
         assert await made.members[TARGET].stop() == 0
+        assert (tmp_path / f"m{TARGET}" / FOLDER).exists() == (features >= LOG_SEGMENTS)
         check_volume(tmp_path / f"m{TARGET}")
 
 
-async def test_a_lost_sync_would_be_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [FIRST, LOG_SEGMENTS])
+async def test_a_lost_sync_would_be_noticed(tmp_path: Path, features: int) -> None:
     """The loss of power in these tests takes what was not synced: without syncs the check fails."""
     async with hasty_cluster(tmp_path, 10, STELE_FSYNC="Never") as made:
+        made.features = features
         world = World(made)
         await world.form()
         await made.members[TARGET].kill()
@@ -196,6 +208,7 @@ async def test_a_lost_sync_would_be_noticed(tmp_path: Path) -> None:
 
 async def test_a_volume_that_is_put_aside_is_moved_whole_whenever_it_is_interrupted(tmp_path: Path) -> None:
     async with hasty_cluster(tmp_path, 2) as made:
+        made.features = LOG_SEGMENTS
         made.replicas = 1
         member = await made.add()
         made.store(0, (0,))
@@ -213,6 +226,75 @@ async def test_a_volume_that_is_put_aside_is_moved_whole_whenever_it_is_interrup
         assert sorted(name for name in moved if name in parts and name != "tablet-meta")
         for name in parts - {"tablet-meta", "consensus-meta", "table"}:
             assert moved.count(name) == 1, (name, moved)
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def die() -> None:
+    raise Died
+
+
+def opened(volume: Volume) -> tuple[str, RocksEngine]:
+    """The UUID of the member, and its database."""
+    uuid = volume.load_instance("cluster", "another").uuid
+    engine = RocksEngine(volume.path(DATA), volume.path(WALS))
+    try:
+        volume.check_segments(engine.log_end())
+    except Corrupt:
+        engine.close()
+        raise
+    return uuid, engine
+
+
+def opened_or_aside(folder: Path) -> tuple[str, RocksEngine]:
+    """Open a volume as a start does."""
+    volume = Volume(folder)
+    volume.create_folders()
+    try:
+        return opened(volume)
+    except Corrupt as error:
+        volume.quarantine_volume(str(error))
+        return opened(volume)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("moved", range(1, len(STATE_OF_MEMBER) + 1))
+def test_what_was_put_aside_in_part_is_no_other_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: bool, moved: int
+) -> None:
+    """Whenever the process ended meanwhile, the next start has nothing of the member, or all is put aside."""
+    volume, operation = Volume(tmp_path), keys.log_key(1, 1)
+    volume.create_folders()
+    volume.load_instance("cluster", "this")
+    engine = RocksEngine(volume.path(DATA), volume.path(WALS))
+    if segments:
+        engine.move_log()
+    engine.write_log([(operation, b"operation")])
+    engine.write_data([(keys.tablet_prefix(1, 1), b"entry")])
+    engine.flush()
+    engine.sync_log()
+    volume.note_log_end(volume.log_files(), engine.log_end())
+    volume.write({f"{TABLETS}/1": encode_file(Superblock(TabletState.READY, 1, 1))})
+    engine.close()
+    hits = count(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "_die", lambda: None if next(hits) < moved else die())
+        patch.setattr(failpoints._Armed, "name", "aside.moved")
+        with suppress(Died):
+            volume.quarantine_volume("it is damaged")
+    uuid, engine = opened_or_aside(tmp_path)
+    try:
+        assert uuid == "another"
+        assert engine.get_log(operation) is None
+        assert engine.get(keys.tablet_prefix(1, 1)) is None
+        assert list(volume.path(TABLETS).iterdir()) == []
+    finally:
+        engine.close()
+    again, engine = opened_or_aside(tmp_path)
+    engine.close()
+    assert again == "another"
 
 
 def check_volume(folder: Path) -> None:

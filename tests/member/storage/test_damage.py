@@ -10,14 +10,18 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stele.adapters.rocksdb.engine import RocksEngine
+from stele.adapters.segments.files import name_of, number_of
 from stele.core.control import commands as m
+from stele.core.formats import FIRST, LOG_SEGMENTS
 from stele.wire.copy.bulk import EXPORT_PREFIX
 from stele.wire.copy.jobs import damage_note
+from stele.wire.storage.segment import HEADER_BYTES, decode_frame, encode_header
 from stele.wire.storage.volume import APPLIED, Instance, LogEnd, Superblock, decode_file, encode_file
 from tests.member.admin.test_tablet_info import tablet
 from tests.member.harness.clients import RespError
@@ -69,6 +73,34 @@ def noted_log_cut(volume: Path) -> None:
     (volume / "wals" / noted.name).write_bytes(b"")
 
 
+def newest_segment(volume: Path) -> Path:
+    return newest(volume / "log", "*.seg")
+
+
+def noted_segment_cut(volume: Path) -> None:
+    """The file ends one frame before what was synced of it."""
+    noted = decode_file(LogEnd, (volume / "segments-end").read_bytes(), "segments-end")
+    path, ends = volume / "log" / noted.name, [HEADER_BYTES]
+    content = memoryview(path.read_bytes())
+    while (frame := decode_frame(content, ends[-1])) is not None and frame.end <= noted.bytes:
+        ends.append(frame.end)
+    assert ends[-1] == noted.bytes
+    os.truncate(path, ends[-2])
+
+
+def noted_segment_missing(volume: Path) -> None:
+    """Another was begun and synced, which is gone."""
+    following = name_of(number_of(newest_segment(volume).name) + 1)
+    (volume / "segments-end").write_bytes(encode_file(LogEnd(following, HEADER_BYTES)))
+
+
+def segment_between_missing(volume: Path) -> None:
+    """Two newer ones follow the newest, of which the first is not there."""
+    path = newest_segment(volume)
+    number = number_of(path.name)
+    path.with_name(name_of(number + 2)).write_bytes(encode_header(HEADER_BYTES))
+
+
 def marked(volume: Path) -> None:
     (volume / "damaged").write_text("database: a compaction met a bad block\n")
 
@@ -84,14 +116,42 @@ ASIDE: dict[str, tuple[Harm, str]] = {
     "table file cut": (lambda v: newest(v / "data", "*.sst").write_bytes(b"x" * 99), ".sst"),
     "table file missing": (lambda v: newest(v / "data", "*.sst").unlink(), ".sst"),
     "table file's end flipped": (lambda v: flip(newest(v / "data", "*.sst"), -20), ".sst"),
-    "log flipped": (lambda v: flip(newest(v / "wals", "*.log")), "checksum mismatch"),
-    "log missing": (log_cut, "is missing; the newest file there is none"),
-    "log's folder missing": (lambda v: shutil.rmtree(v / "wals"), "is missing; the newest file there is"),
-    "log cut where it was synced": (noted_log_cut, "were synced"),
     "log-end flipped": (flipped("log-end"), "log-end: "),
     "marked by the last run": (marked, "a compaction met a bad block"),
 }
 """Damage of the whole: the volume is put aside, and the member starts empty, as another."""
+
+ASIDE_IN_ROCKSDB: dict[str, tuple[Harm, str]] = {
+    "log flipped": (lambda v: flip(newest(v / "wals", "*.log")), "checksum mismatch"),
+    "log missing": (log_cut, "is missing; the newest file there is none"),
+    "log's folder missing": (lambda v: shutil.rmtree(v / "wals"), "is missing; the newest file there is"),
+    "log cut where it was synced": (noted_log_cut, "were synced"),
+}
+"""The same of a volume whose log is in RocksDB."""
+
+ASIDE_IN_SEGMENTS: dict[str, tuple[Harm, str]] = {
+    "RocksDB's log missing": (log_cut, "is missing; the newest file there is none"),
+    "RocksDB's log's folder missing": (
+        lambda v: shutil.rmtree(v / "wals"),
+        "is missing; the newest file there is",
+    ),
+    "segment flipped": (lambda v: flip(newest_segment(v)), ": checksum mismatch"),
+    "segment's first byte flipped": (lambda v: flip(newest_segment(v), 0), ": checksum mismatch"),
+    "segment's last byte flipped": (lambda v: flip(newest_segment(v), -1), ": checksum mismatch"),
+    "first frame's head flipped": (
+        lambda v: flip(newest_segment(v), HEADER_BYTES + 1),
+        ": checksum mismatch",
+    ),
+    "all segments missing": (lambda v: newest_segment(v).unlink(), "has no segment of the log with a header"),
+    "segments' folder missing": (lambda v: shutil.rmtree(v / "log"), "the folder log is missing; "),
+    "newest segment missing": (noted_segment_missing, "were synced"),
+    "segment between missing": (segment_between_missing, ".seg is missing"),
+    "segment cut where it was synced": (noted_segment_cut, "were synced"),
+    "segment cut to its header": (lambda v: os.truncate(newest_segment(v), HEADER_BYTES), "were synced"),
+    "segment empty": (lambda v: os.truncate(newest_segment(v), 0), "has no segment of the log with a header"),
+    "segments-end flipped": (flipped("segments-end"), "segments-end: "),
+}
+"""The same of a volume whose log is in segments."""
 
 OFFLINE: dict[str, tuple[Harm, str]] = {
     "superblock flipped": (flipped("tablet-meta/0"), "tablet-meta/0: "),
@@ -106,18 +166,33 @@ OFFLINE: dict[str, tuple[Harm, str]] = {
 """Damage of one tablet: it is offline, the others serve."""
 
 
+@dataclass(frozen=True)
+class Killed:
+    """Where a killed volume is, some of it flushed, some only in the log, and the features of its cluster."""
+
+    folder: Path
+    features: int
+
+
 @pytest.fixture(scope="module")
-def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A killed volume: some flushed, some only in the log."""
-    return tmp_path_factory.mktemp("damage")
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """Its log is in segments."""
+    return Killed(tmp_path_factory.mktemp("damage"), LOG_SEGMENTS)
 
 
-async def made_once(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def first_volume(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """Its log is in RocksDB."""
+    return Killed(tmp_path_factory.mktemp("damage-1"), FIRST)
+
+
+async def made_once(killed: Killed) -> Path:
     """The volume that every test harms a copy of."""
+    folder = killed.folder
     ready = folder / "ready"
     if not ready.exists():
         async with hasty_cluster(folder, PARTITIONS) as made:
-            made.replicas = 1
+            made.replicas, made.features = 1, killed.features
             await made.form(1)
             client = Client(made)
             for partition in range(PARTITIONS):
@@ -127,12 +202,14 @@ async def made_once(folder: Path) -> Path:
             await made.publish()
             await made.served()
             await eventually(lambda: tablet(made, 0, 1), lambda t: t.flushed >= 2)
-            log = made.members[0].folder / "log-end"
-            await eventually(lambda: _exists(log), bool)
+            ends = ["log-end", *(["segments-end"] if killed.features >= LOG_SEGMENTS else [])]
+            for name in ends:
+                await eventually(partial(_exists, made.members[0].folder / name), bool)
             for partition in range(PARTITIONS):
                 assert await client.set(0, key_in(partition, PARTITIONS, 1), VALUE)
             await client.close()
             await made.members[0].kill()
+            assert (made.members[0].folder / "log").exists() == (killed.features >= LOG_SEGMENTS)
             shutil.copytree(made.members[0].folder, ready)
     return ready
 
@@ -184,27 +261,71 @@ class Harmed:
 
 
 @asynccontextmanager
-async def harmed(volume: Path, tmp_path: Path, harm: Harm) -> AsyncIterator[Harmed]:
+async def harmed(volume: Killed, tmp_path: Path, harm: Harm) -> AsyncIterator[Harmed]:
     ready = await made_once(volume)
     shutil.copytree(ready, tmp_path / "m0")
     harm(tmp_path / "m0")
     async with hasty_cluster(tmp_path, PARTITIONS) as made:
-        made.replicas = 1
+        made.replicas, made.features = 1, volume.features
         member = await made.add()
         yield Harmed(made, member, member.uuid)
 
 
-async def test_an_intact_copy_serves_everything(volume: Path, tmp_path: Path) -> None:
-    async with harmed(volume, tmp_path, lambda path: None) as found:
+@pytest.mark.parametrize("of", ["volume", "first_volume"])
+async def test_an_intact_copy_serves_everything(
+    request: pytest.FixtureRequest, tmp_path: Path, of: str
+) -> None:
+    killed: Killed = request.getfixturevalue(of)
+    async with harmed(killed, tmp_path, lambda path: None) as found:
         await found.serve()
         await found.made.served()
         for partition in range(PARTITIONS):
             assert await found.read(partition) == [VALUE, VALUE]
 
 
-@pytest.mark.parametrize("name", ASIDE)
-async def test_a_damaged_volume_is_put_aside(volume: Path, tmp_path: Path, name: str) -> None:
-    harm, reason = ASIDE[name]
+async def test_a_log_is_in_segments_after_a_start_with_the_features(
+    first_volume: Killed, tmp_path: Path
+) -> None:
+    """All that is in the log only is there before and after the move, and no start later misses a file."""
+    async with harmed(first_volume, tmp_path, lambda path: None) as found:
+        made, folder = found.made, found.member.folder
+        made.features = LOG_SEGMENTS
+        await found.serve()
+        await made.served()
+        assert not (folder / "log").exists()
+        for _ in range(3):
+            await found.member.kill()
+            await found.member.start()
+            assert (await made.hello(found.member)).uuid == found.uuid
+            await found.serve()
+            await made.served()
+            assert (folder / "log").exists()
+            for partition in range(PARTITIONS):
+                assert await found.read(partition) == [VALUE, VALUE]
+        await eventually(lambda: _exists(folder / "segments-end"), bool)
+        await found.member.kill()
+        noted_segment_cut(folder)
+        await found.member.start()
+        await made.hello(found.member)
+        (aside,) = (folder / "quarantine").iterdir()
+        assert "were synced" in (aside / "reason").read_text()
+
+
+@pytest.mark.parametrize("name", [*ASIDE, *ASIDE_IN_SEGMENTS])
+async def test_a_damaged_volume_is_put_aside(volume: Killed, tmp_path: Path, name: str) -> None:
+    harm, reason = (ASIDE | ASIDE_IN_SEGMENTS)[name]
+    await is_put_aside(volume, tmp_path, harm, reason)
+
+
+@pytest.mark.parametrize("name", ASIDE_IN_ROCKSDB)
+async def test_a_volume_whose_log_in_rocksdb_is_damaged_is_put_aside(
+    first_volume: Killed, tmp_path: Path, name: str
+) -> None:
+    await is_put_aside(first_volume, tmp_path, *ASIDE_IN_ROCKSDB[name])
+
+
+async def is_put_aside(volume: Killed, tmp_path: Path, harm: Harm, reason: str) -> None:
+    """The member starts empty, and the whole log is in quarantine."""
     old = (await made_once(volume) / "instance").read_bytes()
     async with harmed(volume, tmp_path, harm) as found:
         reply = await found.made.hello(found.member)
@@ -213,6 +334,8 @@ async def test_a_damaged_volume_is_put_aside(volume: Path, tmp_path: Path, name:
         (aside,) = (tmp_path / "m0" / "quarantine").iterdir()
         assert reason in (aside / "reason").read_text()
         assert "this member starts empty" in found.member.log()
+        assert not (tmp_path / "m0" / "log").exists()
+        assert not (tmp_path / "m0" / "segments-end").exists()
         await found.member.kill()
         await found.member.start()
         assert (await found.made.hello(found.member)).uuid == found.uuid
@@ -220,7 +343,7 @@ async def test_a_damaged_volume_is_put_aside(volume: Path, tmp_path: Path, name:
 
 @pytest.mark.parametrize("name", OFFLINE)
 async def test_a_damaged_tablet_is_offline_and_the_others_serve(
-    volume: Path, tmp_path: Path, name: str
+    volume: Killed, tmp_path: Path, name: str
 ) -> None:
     harm, reason = OFFLINE[name]
     async with harmed(volume, tmp_path, harm) as found:
@@ -234,7 +357,7 @@ async def test_a_damaged_tablet_is_offline_and_the_others_serve(
         await found.copies_anew(0)
 
 
-async def test_a_missing_tablet_is_told(volume: Path, tmp_path: Path) -> None:
+async def test_a_missing_tablet_is_told(volume: Killed, tmp_path: Path) -> None:
     async with harmed(volume, tmp_path, gone("tablet-meta/1")) as found:
         await eventually(found.serve, lambda r: r.unserved == (1,))
         # The table on the volume knew the row, so an empty tablet is not made for it.
@@ -243,14 +366,16 @@ async def test_a_missing_tablet_is_told(volume: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [flipped("table/current"), gone("table/current")])
-async def test_a_damaged_table_is_learned_again(volume: Path, tmp_path: Path, harm: Harm) -> None:
+async def test_a_damaged_table_is_learned_again(volume: Killed, tmp_path: Path, harm: Harm) -> None:
     async with harmed(volume, tmp_path, harm) as found:
         await found.serve()
         await found.made.served()
         assert await found.read(1) == [VALUE, VALUE]
 
 
-async def test_a_bad_block_takes_its_tablets_offline_when_they_are_read(volume: Path, tmp_path: Path) -> None:
+async def test_a_bad_block_takes_its_tablets_offline_when_they_are_read(
+    volume: Killed, tmp_path: Path
+) -> None:
     def harm(path: Path) -> None:
         """The first block of a file of data."""
         engine = RocksEngine(path / "data", path / "wals")
@@ -269,7 +394,9 @@ async def test_a_bad_block_takes_its_tablets_offline_when_they_are_read(volume: 
         await found.copies_anew(next(p for p, problem in enumerate(problems) if problem))
 
 
-async def test_the_volume_of_another_cluster_is_refused_and_left_alone(volume: Path, tmp_path: Path) -> None:
+async def test_the_volume_of_another_cluster_is_refused_and_left_alone(
+    volume: Killed, tmp_path: Path
+) -> None:
     ready = await made_once(volume)
     shutil.copytree(ready, tmp_path / "m0")
     other = encode_file(Instance("another", "u", 1))
@@ -281,7 +408,7 @@ async def test_the_volume_of_another_cluster_is_refused_and_left_alone(volume: P
     assert not list((tmp_path / "m0" / "quarantine").iterdir())
 
 
-async def test_a_read_only_volume_is_refused_in_a_sentence(volume: Path, tmp_path: Path) -> None:
+async def test_a_read_only_volume_is_refused_in_a_sentence(volume: Killed, tmp_path: Path) -> None:
     ready = await made_once(volume)
     with mounted(tmp_path / "m0", "64m"):
         shutil.copytree(ready, tmp_path / "m0", dirs_exist_ok=True)

@@ -15,13 +15,15 @@ import pytest
 from stele.adapters.memory.engine import MemoryEngine
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.core.control import commands as m
+from stele.core.formats import FIRST, LOG_SEGMENTS
 from stele.errors import Unavailable
 from stele.member import limits
 from stele.member.admin.metrics import Metrics
 from stele.member.replication.log_writer import LogWriter
+from stele.member.replication.stored_log import log_range
 from stele.member.storage.write_back import WriteBack
 from stele.wire import peer
-from stele.wire.storage.keys import tablet_range, user_key
+from stele.wire.storage.keys import log_key, tablet_range, user_key
 from stele.wire.storage.log_record import put_record
 from tests.member.harness.cluster import Client, eventually, hasty_cluster, key_in
 from tests.member.harness.single_member import ME, OTHER, THIRD, P, SingleMember
@@ -215,22 +217,30 @@ def fill(disk: Path, free_bytes: int = 0) -> Path:
             return ballast
 
 
-def test_the_database_says_that_it_is_full_and_is_read_on(tmp_path: Path) -> None:
-    """And after a failed write of its own log it takes none for good: it has to be opened anew."""
+@pytest.mark.parametrize("segments", [False, True])
+def test_the_database_says_that_it_is_full_and_is_read_on(tmp_path: Path, segments: bool) -> None:
+    """After a failed write of RocksDB's log it takes none for good: it has to be opened anew. Segments do."""
     root = tmp_path / "disk"
     with mounted(root, "100m"):
         engine = RocksEngine(root / "data", root / "wals")
-        engine.write_log([(b"l1", b"v")])
+        if segments:
+            engine.move_log()
+        engine.write_log([(log_key(P, 1), b"v")])
         engine.write_data([(b"d1", b"v")])
         ballast = fill(root)
         with pytest.raises(Unavailable) as caught:
-            engine.write_log([(b"m", bytes(1 << 20))])
+            engine.write_log([(log_key(P, 2), bytes(1 << 20))])
         assert caught.value.code == "NO_SPACE"
-        assert (engine.get(b"d1"), engine.get_log(b"l1")) == (b"v", b"v")
+        assert (engine.get(b"d1"), engine.get_log(log_key(P, 1))) == (b"v", b"v")
+        assert engine.get_log(log_key(P, 2)) is None
         ballast.unlink()
-        with pytest.raises(Unavailable) as caught:
-            engine.write_log([(b"l2", b"v")])
-        assert caught.value.code == "NO_SPACE"
+        if segments:
+            engine.write_log([(log_key(P, 2), b"w")])
+            engine.sync_log()
+        else:
+            with pytest.raises(Unavailable) as caught:
+                engine.write_log([(log_key(P, 2), b"v")])
+            assert caught.value.code == "NO_SPACE"
         shutil.copytree(root, tmp_path / "again")
         with contextlib.suppress(Exception):  # rocksdict tries to write, and raises bare Exception
             engine.close()
@@ -238,9 +248,33 @@ def test_the_database_says_that_it_is_full_and_is_read_on(tmp_path: Path) -> Non
         gc.collect()
     (tmp_path / "again" / "data" / "LOCK").unlink()
     engine = RocksEngine(tmp_path / "again" / "data", tmp_path / "again" / "wals")
-    assert engine.get_log(b"l1") == b"v"
-    engine.write_log([(b"l2", b"v")])
+    assert engine.get_log(log_key(P, 1)) == b"v"
+    assert engine.get_log(log_key(P, 2)) == (b"w" if segments else None)
+    engine.write_log([(log_key(P, 3 if segments else 2), b"v")])
     engine.close()
+
+
+def test_a_log_finds_no_room_for_segments_and_stays_where_it_is(tmp_path: Path) -> None:
+    """It is moved once there is room; meanwhile it goes on."""
+    root = tmp_path / "disk"
+    with mounted(root, "100m"):
+        engine = RocksEngine(root / "data", root / "wals")
+        ballast = fill(root, 64 << 10)
+        engine.write_log([(log_key(P, 1), bytes(40 << 10))])
+        with pytest.raises(Unavailable) as caught:
+            engine.move_log()
+        assert caught.value.code == "NO_SPACE"
+        assert not (root / "log").exists()
+        assert engine.get_log(log_key(P, 1)) == bytes(40 << 10)
+        ballast.unlink()
+        engine.write_log([(log_key(P, 2), b"v")])
+        engine.move_log()
+        assert (root / "log").exists()
+        assert engine.scan_log(*log_range(P), 1 << 20) == [
+            (log_key(P, 1), bytes(40 << 10)),
+            (log_key(P, 2), b"v"),
+        ]
+        engine.close()
 
 
 def test_a_checkpoint_that_finds_no_room_says_so(tmp_path: Path) -> None:
@@ -268,10 +302,11 @@ async def write_on(client: Client, key: bytes, end: asyncio.Event) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [FIRST, LOG_SEGMENTS])
+async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path, features: int) -> None:
     with mounted(tmp_path / "m0", "200m"):
         async with hasty_cluster(tmp_path, 4) as made:
-            made.replicas = 1
+            made.replicas, made.features = 1, features
             await made.form(1)
             client, other, key = Client(made), Client(made), key_in(P, 4)
             assert await client.set(0, b"before", b"v")
@@ -292,6 +327,7 @@ async def test_a_volume_without_a_byte_left_ends_nothing(tmp_path: Path) -> None
             await client.check(0)
             assert (await made.hello(made.members[0])).incarnation == 1
             assert "Traceback" not in made.members[0].log()
+            assert (tmp_path / "m0" / "log").exists() == (features >= LOG_SEGMENTS)
             await client.close()
             await other.close()
 
@@ -303,7 +339,10 @@ async def checked(client: Client) -> bool:
 
 
 async def test_a_log_that_takes_nothing_for_good_is_read_on_and_opened_anew(tmp_path: Path) -> None:
-    """Only the log's own file system is full, so RocksDB meets its end: the member looks at the other one."""
+    """Only the log's own file system is full, so RocksDB meets its end: the member looks at the other one.
+
+    Of format 1: segments have no file system of their own.
+    """
     (tmp_path / "m0").mkdir()
     with mounted(tmp_path / "m0" / "wals", "64m"):
         async with hasty_cluster(tmp_path, 4) as made:

@@ -8,8 +8,12 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import pytest
+
+from stele.core.formats import FIRST, LOG_SEGMENTS
 from tests.member.harness.cluster import Client, Cluster, eventually, hasty_cluster, key_in
 from tests.member.storage.test_damage import mounted, remount
+from tests.sampled import sampled
 
 MEMBERS = 3
 PARTITIONS = 6
@@ -69,9 +73,11 @@ async def free_bytes(made: Cluster) -> int:
     return (await made.exchange(0, rows=())).stats.disk_free_bytes
 
 
-async def test_a_full_volume_grows_while_clients_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", [sampled(FIRST, kept=False), sampled(LOG_SEGMENTS, kept=True)])
+async def test_a_full_volume_grows_while_clients_write(tmp_path: Path, features: int) -> None:
     with mounted(tmp_path / "m0", SMALL):
         async with hasty_cluster(tmp_path, PARTITIONS) as made:
+            made.features = features
             await made.form(MEMBERS)
             async with written(made) as clients:
                 at_it = [client for p, client in enumerate(clients) if 0 in made.rows[p].replicas]

@@ -6,6 +6,7 @@ from threading import Lock
 
 from stele.errors import Corrupt, Unavailable
 from stele.ports.engine import SCAN_BYTES_MAX
+from stele.wire.storage.keys import log_key, split_log_key
 
 Entries = list[tuple[bytes, bytes]]
 
@@ -132,7 +133,21 @@ class MemoryEngine:
             for begin, end in drops:
                 self._log.drop(begin, end)
             for key, value in puts:
+                self._check_follows(key)
                 self._log.put(key, value)
+
+    def _check_follows(self, key: bytes) -> None:
+        partition, index = split_log_key(key)
+        at = bisect_left(self._log.keys, log_key(partition, 2**64 - 1))
+        last = self._log.keys[at - 1] if at else b""
+        if last.startswith(key[:2]) and last != log_key(partition, index - 1):
+            raise Corrupt(f"log of partition {partition}: operation {index} follows {last.hex()}")
+
+    def log_end(self) -> None:
+        """Return nothing: there are no files."""
+
+    def use_format(self, number: int) -> None:
+        """Do nothing: there are no formats in memory."""
 
     def get_log(self, key: bytes) -> bytes | None:
         self._check_open()

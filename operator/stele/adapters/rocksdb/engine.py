@@ -1,28 +1,32 @@
-"""The engine port on RocksDB: families `log` (with the write-ahead log) and `data` (without).
+"""The engine port: entries in RocksDB's family `data`, without a write-ahead log, and operations in segments.
 
+A volume of format 1 has its operations in RocksDB's family `log` instead, with RocksDB's write-ahead log.
 RocksDB's own family `default` is empty.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Any
+from typing import Any, cast
 
 from rocksdict import (
     AccessType,
     Checkpoint,
-    DbClosedError,
     IngestExternalFileOptions,
     Rdict,
-    ReadOptions,
     SstFileWriter,
-    WriteBatch,
     WriteOptions,
 )
 
+from stele.adapters.rocksdb import reads
 from stele.adapters.rocksdb.bounds import BoundsReader
-from stele.adapters.rocksdb.options import DATA, LOG, data_options, database_options, families
+from stele.adapters.rocksdb.family_log import FamilyLog
+from stele.adapters.rocksdb.options import DATA, data_options, database_options, families
+from stele.adapters.segments.files import FOLDER
+from stele.adapters.segments.log import SegmentedLog
+from stele.core.formats import LOG_SEGMENTS
 from stele.errors import Corrupt, SteleError, Unavailable
 from stele.ports.engine import SCAN_BYTES_MAX
 
@@ -34,12 +38,6 @@ KEY_BYTES_MAX = 64
 
 DAMAGE = ("Corruption", "checksum mismatch", "No such file or directory")
 """Parts of RocksDB's errors for damage: files contradict each other, or one is missing."""
-
-FULL = ("No space left on device", "Disk quota exceeded", "Writer has previous error")
-"""Parts of RocksDB's errors for a full volume, now or when a file first failed.
-
-After any other first error the process ends before it could get the last of these.
-"""
 
 
 class _Closed:
@@ -60,16 +58,21 @@ class RocksEngine:
         """
         self._damaged = damaged
         self._db = self._opened(data, wals)
-        self._log: Any = self._db.get_column_family(LOG)
         self._data: Any = self._db.get_column_family(DATA)
-        self._log_handle: Any = self._db.get_column_family_handle(LOG)
         self._data_handle: Any = self._db.get_column_family_handle(DATA)
         self._clear_default()
+        self._segments = wals.with_name(FOLDER)
+        try:
+            self._log: FamilyLog | SegmentedLog = self._opened_log()
+        except SteleError:
+            self._data_handle = None
+            self._data.close()
+            self._db.close()
+            raise
         # An attribute in fact, though rocksdict's stub declares a method.
         volatile: Any = WriteOptions()
         volatile.disable_wal = True
         self._volatile = volatile
-        self._log_failed: Unavailable | None = None
         self._bounds = BoundsReader()
 
     def _clear_default(self) -> None:
@@ -82,22 +85,13 @@ class RocksEngine:
 
     def default_keys(self) -> int:
         """Return the number of stray keys in the family `default`, at most DEFAULT_KEYS_MAX."""
-        return len(_scan(_walk(self._db), b"", b"\xff" * KEY_BYTES_MAX, DEFAULT_KEYS_MAX))
+        return len(reads.scan(reads.walk(self._db), b"", b"\xff" * KEY_BYTES_MAX, DEFAULT_KEYS_MAX))
 
     def _open_database(self) -> Any:
         database = self._db
         if isinstance(database, _Closed):
             raise Unavailable.closed()
         return database
-
-    @staticmethod
-    def _batch(family: Any) -> WriteBatch:
-        """Return an empty batch; without a family's handle rocksdict would write to the family `default`."""
-        if family is None:
-            raise Unavailable.closed()
-        batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(family)
-        return batch
 
     def _writing(self, work: Callable[[], None]) -> None:
         """Run a write and convert its errors.
@@ -113,28 +107,66 @@ class RocksEngine:
             if any(sign in str(error) for sign in DAMAGE):
                 self._damaged(f"database: {error}")
                 raise Corrupt(f"database: {error}") from error
-            raise _unavailable("database", error) from error
+            raise reads.unavailable("database", error) from error
 
     def _opened(self, data: Path, wals: Path) -> Any:
         return _guarded(
             data, lambda: Rdict(str(data), database_options(str(wals)), column_families=families())
         )
 
+    def _opened_log(self) -> FamilyLog | SegmentedLog:
+        family = FamilyLog(self._db, self._writing)
+        if not self._segments.exists():
+            return family
+        if not family.empty:
+            # The process ended after all of it had been moved.
+            family.clear()
+        family.close()
+        return self._opened_segments()
+
+    def _opened_segments(self) -> SegmentedLog:
+        return SegmentedLog(self._segments, damaged=self._damaged)
+
+    def use_format(self, number: int) -> None:
+        if number >= LOG_SEGMENTS and isinstance(self._log, FamilyLog) and self._log.empty:
+            with suppress(Unavailable):
+                self.move_log()
+
+    def move_log(self) -> None:
+        """Slow. Keep operations in segments from now on; those in RocksDB are moved.
+
+        The segments are made aside, and are in force once their folder has its name. Must not run beside
+        writes. Raises Unavailable; RocksDB goes on to have the log then, or refuses all writes until the next
+        start if the segments are in force.
+        """
+        family = self._log
+        if not isinstance(family, FamilyLog):
+            return
+        try:
+            SegmentedLog.copy(family.pages(), self._segments)
+            self._log = self._opened_segments()
+        except Unavailable as error:
+            if self._segments.exists():
+                family.refuse(error)
+            raise
+        family.clear()
+        family.close()
+
     def get(self, key: bytes) -> bytes | None:
-        return _get(self._data, key)
+        return reads.get(self._data, key)
 
     def scan(
         self, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
     ) -> list[tuple[bytes, bytes]]:
-        return _scan(_walk(self._data, _until(end)), begin, end, limit, bytes_max)
+        return reads.scan(reads.walk(self._data, reads.until(end)), begin, end, limit, bytes_max)
 
     def last_key(self, begin: bytes, end: bytes) -> bytes | None:
-        return _last_key(_walk(self._data), begin, end)
+        return reads.last_key(reads.walk(self._data), begin, end)
 
     def write_data(
         self, changes: Sequence[tuple[bytes, bytes | None]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        batch = self._batch(self._data_handle)
+        batch = reads.empty_batch(self._data_handle)
         for begin, end in drops:
             batch.delete_range(begin, end, self._data_handle)
         for key, value in changes:
@@ -148,74 +180,40 @@ class RocksEngine:
         self._writing(lambda: self._data.delete_range(begin, end, self._volatile))
 
     def view(self) -> "RocksView":
-        return RocksView(_walk(self._data))
+        return RocksView(reads.walk(self._data))
 
     def write_log(
         self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        if self._log_failed is not None:
-            raise self._log_failed
-        try:
-            if len(puts) == 1 and not drops:
-                # A batch takes half as long again, and most writes of an idle member are of one operation.
-                self._writing(lambda: self._log.put(*puts[0]))
-            else:
-                self._writing(lambda: self._db.write(self._log_batch(puts, drops)))
-        except Unavailable as error:
-            # Records after a broken one in a log file are unreliable until the database is reopened.
-            self._log_failed = error if ".log" in str(error) else None
-            raise
-
-    def _log_batch(
-        self, puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]]
-    ) -> WriteBatch:
-        family = self._log_handle
-        batch = self._batch(family)
-        for begin, end in drops:
-            batch.delete_range(begin, end, family)
-        for key, value in puts:
-            batch[key] = value
-        return batch
+        self._log.write(puts, drops)
 
     def get_log(self, key: bytes) -> bytes | None:
-        return _get(self._log, key)
+        return self._log.get(key)
 
     def scan_log(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
-        walk, entries, size = _walk(self._log, _until(end)), list[tuple[bytes, bytes]](), 0
-        walk.seek(begin)
-        while size < bytes_max and walk.valid():
-            value = walk.value()
-            entries.append((walk.key(), value))
-            size += len(value)
-            walk.next()
-        _check(walk)
-        return entries
+        return self._log.scan(begin, end, bytes_max)
 
     def log_bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        walk = _walk(self._log)
-        walk.seek(begin)
-        if not walk.valid() or walk.key() >= end:
-            _check(walk)
-            return None
-        first: bytes = walk.key()
-        last = _last_key(walk, begin, end)
-        return None if last is None else (first, last)
+        return self._log.bounds(begin, end)
 
     def sync_log(self) -> None:
-        self._writing(lambda: self._db.flush_wal(True))
+        self._log.sync()
+
+    def log_end(self) -> tuple[str, int] | None:
+        return self._log.end
 
     def flush(self) -> None:
         self._writing(lambda: self._data.flush(True))
 
     def checkpoint(self, path: str) -> None:
         # A checkpoint flushes by itself, but would hold the GIL meanwhile.
-        self._writing(lambda: self._log.flush(True))
+        self._log.before_checkpoint()
         self.flush()
         database = self._open_database()
         try:
             Checkpoint(database).create_checkpoint(path)
         except Exception as error:  # rocksdict raises bare Exception
-            raise _unavailable("checkpoint", error) from error
+            raise reads.unavailable("checkpoint", error) from error
 
     def open_checkpoint(self, path: str) -> "CheckpointReader":
         self._open_database()
@@ -230,7 +228,7 @@ class RocksEngine:
                 writer[key] = value
             writer.finish()
         except Exception as error:  # rocksdict raises bare Exception
-            raise _unavailable("SST file", error) from error
+            raise reads.unavailable("SST file", error) from error
         with open(path, "rb") as file:
             os.fsync(file.fileno())
 
@@ -240,7 +238,7 @@ class RocksEngine:
         except (OSError, SubprocessError) as error:
             if any(sign in str(error) for sign in DAMAGE):
                 raise Corrupt(f"SST files: {error}") from error
-            raise _unavailable("SST files could not be read", error) from error
+            raise reads.unavailable("SST files could not be read", error) from error
 
     def ingest(self, paths: Sequence[str]) -> None:
         options = IngestExternalFileOptions()
@@ -249,7 +247,7 @@ class RocksEngine:
         try:
             ingest(list(paths), options)
         except Exception as error:  # rocksdict raises bare Exception
-            raise _unavailable("SST files could not be ingested", error) from error
+            raise reads.unavailable("SST files could not be ingested", error) from error
 
     def close(self) -> None:
         """Close the database.
@@ -257,9 +255,10 @@ class RocksEngine:
         From the start of this call on, writes in any thread raise Unavailable (CLOSED).
         """
         log, data, database = self._log, self._data, self._db
-        self._log = self._data = self._db = _Closed()
+        self._data = self._db = closed = _Closed()
+        self._log = cast("SegmentedLog", closed)
         # Handles of families keep the directory locked while they exist.
-        self._log_handle = self._data_handle = None
+        self._data_handle = None
         self._bounds.close()
         if isinstance(database, _Closed):
             return
@@ -290,6 +289,11 @@ class RocksReader(RocksEngine):
     def _clear_default(self) -> None:
         """Do nothing: the database is read-only."""
 
+    def _opened_log(self) -> FamilyLog | SegmentedLog:
+        if self._segments.exists():
+            return SegmentedLog(self._segments, read_only=True)
+        return FamilyLog(self._db, self._writing)
+
     def _flush_last(self, data: Any) -> None:
         """Do nothing: nothing was written."""
 
@@ -304,11 +308,11 @@ class RocksView:
         self._walk = walk
 
     def get(self, key: bytes) -> bytes | None:
-        entries = _scan(self._walk, key, key + b"\0", 1)
+        entries = reads.scan(self._walk, key, key + b"\0", 1)
         return entries[0][1] if entries else None
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(self._walk, begin, end, limit)
+        return reads.scan(self._walk, begin, end, limit)
 
     def close(self) -> None:
         self._walk = None
@@ -323,10 +327,10 @@ class CheckpointReader:
         self._data: Any = self._db.get_column_family(DATA)
 
     def get(self, key: bytes) -> bytes | None:
-        return _get(self._data, key)
+        return reads.get(self._data, key)
 
     def scan(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return _scan(_walk(self._data, _until(end)), begin, end, limit)
+        return reads.scan(reads.walk(self._data, reads.until(end)), begin, end, limit)
 
     def close(self) -> None:
         self._data.close()
@@ -355,78 +359,3 @@ def _guarded(path: Path, opener: Any) -> Any:
         if any(sign in str(error) for sign in DAMAGE):
             raise Corrupt(text) from error
         raise Unavailable(text) from error
-
-
-def _unavailable(what: str, error: Exception) -> Unavailable:
-    """Return the error of a failed write: closed, full, or a failing disk."""
-    if isinstance(error, DbClosedError):
-        return Unavailable.closed()
-    full = any(sign in str(error) for sign in FULL)
-    return Unavailable(f"{what}: {error}", "NO_SPACE" if full else "DISK_ERROR")
-
-
-def _until(end: bytes) -> ReadOptions:
-    options = ReadOptions()
-    options.set_iterate_upper_bound(end)
-    return options
-
-
-def _corrupt(error: Exception) -> SteleError:
-    """Return the error of a failed read; rocksdict raises bare exceptions."""
-    if isinstance(error, SteleError):
-        return error
-    return Unavailable.closed() if isinstance(error, DbClosedError) else Corrupt(f"database: {error}")
-
-
-def _get(family: Any, key: bytes) -> bytes | None:
-    try:
-        value: bytes | None = family.get(key)
-    except Exception as error:
-        raise _corrupt(error) from error
-    return value
-
-
-def _walk(family: Any, *options: ReadOptions) -> Any:
-    try:
-        return family.iter(*options)
-    except Exception as error:
-        raise _corrupt(error) from error
-
-
-def _scan(
-    walk: Any, begin: bytes, end: bytes, limit: int, bytes_max: int = SCAN_BYTES_MAX
-) -> list[tuple[bytes, bytes]]:
-    entries: list[tuple[bytes, bytes]] = []
-    size = 0
-    walk.seek(begin)
-    while len(entries) < limit and size < bytes_max and walk.valid():
-        key = walk.key()
-        if key >= end:
-            return entries
-        value = walk.value()
-        entries.append((key, value))
-        size += len(key) + len(value)
-        walk.next()
-    _check(walk)
-    return entries
-
-
-def _check(walk: Any) -> None:
-    """Raise when an iterator ended at a damaged block rather than after the last entry."""
-    if walk.valid():
-        return
-    try:
-        walk.status()
-    except Exception as error:
-        raise _corrupt(error) from error
-
-
-def _last_key(walk: Any, begin: bytes, end: bytes) -> bytes | None:
-    walk.seek_for_prev(end)
-    if walk.valid() and walk.key() == end:
-        walk.prev()
-    if not walk.valid():
-        _check(walk)
-        return None
-    key: bytes = walk.key()
-    return key if key >= begin else None

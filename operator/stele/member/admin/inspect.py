@@ -109,6 +109,8 @@ class _Inspector:
         blocks, metas = self._files(TABLETS, Superblock), self._files(CONSENSUS, Consensus)
         try:
             self._check_families(reader)
+            if reader is not None:
+                self._try(partial(volume.check_segments, reader.log_end()))
             for partition in sorted(blocks.keys() | metas.keys()):
                 meta = metas.get(partition) or Consensus()
                 facts = self._tablet(reader, table, partition, blocks.get(partition), meta)
@@ -211,7 +213,7 @@ def _logged(tablets: TabletStore, partition: int) -> Iterator[tuple[bytes, bytes
     begin, end = log_range(partition)
     while page := tablets.engine.scan_log(begin, end, PAGE_BYTES):
         yield from page
-        begin = page[-1][0] + b"\0"
+        begin = keys.next_log_key(page[-1][0])
 
 
 def _verify_data(tablets: TabletStore, replica: Replica, state: DataState) -> None:

@@ -71,7 +71,7 @@ class BulkLoads:
                     if record[KIND_AT] == LOAD:
                         index = int.from_bytes(log_key[2:], "big")
                         replica.loads[index] = split_record(record)[2].decode()
-                begin = page[-1][0] + b"\0"
+                begin = keys.next_log_key(page[-1][0])
         self._background.spawn(self._run())
 
     # -- what loaders ask

@@ -190,6 +190,7 @@ class Exchange:
         failpoints.hit("table.saved")
         table.saved()
         self._peers.require(table.features)
+        self._tablets.engine.use_format(table.features)
         if reconnect:
             self._peers.connect()
         for row in table.newer(newer_rows):

@@ -51,9 +51,10 @@ async def _copy(tablets: TabletStore, replica: Replica, generation: int) -> bool
     if bounds is None:
         return False
     begin = keys.log_key(partition, tablets.read_state(partition, generation).applied.index + 1)
-    while page := engine.scan_log(begin, bounds[1] + b"\0", limits.ENGINE_WRITE_BYTES_MAX):
+    end = keys.next_log_key(bounds[1])
+    while page := engine.scan_log(begin, end, limits.ENGINE_WRITE_BYTES_MAX):
         engine.write_data([(_log_tail_key(partition, generation, key), record) for key, record in page])
-        begin = page[-1][0] + b"\0"
+        begin = keys.next_log_key(page[-1][0])
         await asyncio.sleep(0)
     return _index(bounds[1]) > replica.flushed
 

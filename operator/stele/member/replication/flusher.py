@@ -41,11 +41,11 @@ class Flusher:
         try:
             self._flushed_at = self._background.now()
             ends = self._tablets.begin_flush()
-            ends_of_log = self._volume.log_files()
+            files, segments = self._volume.log_files(), self._tablets.engine.log_end()
             await self._metadata.sync_log()
             failpoints.hit("flush.synced")
             await self._background.in_thread(self._tablets.engine.flush)
-            await self._background.in_thread(self._volume.note_log_end, ends_of_log)
+            await self._background.in_thread(self._volume.note_log_end, files, segments)
             failpoints.hit("flush.flushed")
             self._tablets.end_flush(ends, self._pin)
         finally:

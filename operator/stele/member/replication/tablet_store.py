@@ -291,7 +291,8 @@ class TabletStore:
         """
         record_log = replica.tablet.log
         most = min(up_to, replica.flushed)
-        point = record_log.trim_point(most - 1, limits.LOG_RETAINED_BYTES)
+        kept = min(limits.LOG_RETAINED_BYTES, limits.LOG_RETAINED_BYTES_ALL // len(self.replicas))
+        point = record_log.trim_point(most - 1, kept)
         # A load's record is small but keeps its files, so it is trimmed as soon as no member needs it.
         point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
         if point >= record_log.first and point < record_log.last[1]:

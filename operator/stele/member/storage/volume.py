@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.adapters import pod_token
-from stele.core.formats import FormatRange
+from stele.adapters.segments.files import FOLDER, number_of
+from stele.core.formats import FIRST, FormatRange
 from stele.errors import Conflict, Corrupt, Unavailable
 from stele.member import limits
 from stele.member.storage import failpoints
@@ -57,6 +58,7 @@ VOLUME_PREFIX = "volume-"
 REASON = "reason"
 FOLDERS = (TABLETS, CONSENSUS, TABLE, CHECKPOINTS, STAGING, QUARANTINE, LOADS)
 LOG_END = "log-end"
+SEGMENTS_END = "segments-end"
 SERVICES = "services"
 """Migrations that services were notified of and that have not ended."""
 DAMAGED = "damaged"
@@ -65,7 +67,8 @@ LEASE = "lease"
 CLIENT_SECURITY = "client-security"
 """What this member demands of clients."""
 STATE_OF_MEMBER = (
-    *(INSTANCE, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES, LEASE),
+    *(INSTANCE, FOLDER, SEGMENTS_END, TABLETS, CONSENSUS, TABLE, DATA, WALS, LOG_END, DAMAGED, SERVICES),
+    LEASE,
     CLIENT_SECURITY,
 )
 """What goes to quarantine. MEMBER_SECURITY stays: an empty volume is to be no more open than before."""
@@ -162,16 +165,34 @@ class Volume:
         if files.get(noted.name, noted.bytes) < noted.bytes:
             raise Corrupt(f"{WALS}/{noted.name} has {files[noted.name]} bytes, but {noted.bytes} were synced")
 
+    def check_segments(self, end: tuple[str, int] | None) -> None:
+        """Raise Corrupt when the log in segments, which ends there, lacks what was synced of it."""
+        path = self.path(SEGMENTS_END)
+        if not path.exists():
+            return
+        noted = decode_file(LogEnd, path.read_bytes(), str(path))
+        if end is None:
+            raise Corrupt(f"the folder {FOLDER} is missing; {noted.name} was in it")
+        name, size = end
+        if (number_of(name), size) < (number_of(noted.name), noted.bytes):
+            raise Corrupt(f"{FOLDER}/{name} ends at {size}; of {noted.name} {noted.bytes} bytes were synced")
+
     def log_files(self) -> dict[str, int]:
         """Return names and sizes of the write-ahead log's files, without those that are deleted meanwhile."""
         files = files_in(self.path(WALS))
         return {name: stat.st_size for name, stat in files.items() if name.endswith(".log")}
 
-    def note_log_end(self, synced: dict[str, int]) -> None:
-        """Record the newest of these files, which were synced since they were measured."""
+    def note_log_end(self, synced: dict[str, int], segments: tuple[str, int] | None) -> None:
+        """Record the newest of RocksDB's files and the newest segment, which were synced since they were
+        measured."""
+        ends = {}
         if synced:
             name = max(synced, key=_number)
-            self.write({LOG_END: encode_file(LogEnd(name, synced[name]))})
+            ends[LOG_END] = encode_file(LogEnd(name, synced[name]))
+        if segments is not None:
+            ends[SEGMENTS_END] = encode_file(LogEnd(*segments))
+        if ends:
+            self.write(ends)
 
     def mark_damaged(self, reason: str) -> None:
         """Mark the volume for quarantine at the next start."""
@@ -186,9 +207,7 @@ class Volume:
         """
         newer = f"the volume {self.root} was used by a newer build"
         try:
-            features = decode_table(self.path(TABLE_FILE).read_bytes(), TABLE_FILE).features
-        except FileNotFoundError:
-            return
+            features = self.features()
         except Corrupt as error:
             if error.code == "UNKNOWN_FORMAT":
                 raise Conflict(f"{newer}: {error.text}; upgrade this member", error.code) from error
@@ -196,6 +215,13 @@ class Volume:
         if features > spoken.most:
             text = f"its cluster uses format {features}, this member speaks {spoken}; upgrade this member"
             raise Conflict(f"{newer}: {text}", "UNKNOWN_FORMAT")
+
+    def features(self) -> int:
+        """Return the features that the stored table has, FIRST without one. Raises Corrupt."""
+        try:
+            return decode_table(self.path(TABLE_FILE).read_bytes(), TABLE_FILE).features
+        except FileNotFoundError:
+            return FIRST
 
     def load_instance(self, cluster: str, new_uuid: str) -> Instance:
         """Return the volume's identity with its incarnation incremented; `new_uuid` is for an empty volume.

@@ -54,6 +54,7 @@ class WriteBack:
         self._swap, self._order = Lock(), Lock()
         self.write_log, self.get_log, self.scan_log = engine.write_log, engine.get_log, engine.scan_log
         self.log_bounds, self.sync_log = engine.log_bounds, engine.sync_log
+        self.log_end, self.use_format = engine.log_end, engine.use_format
 
     # -- entries
 

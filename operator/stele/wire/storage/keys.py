@@ -21,6 +21,9 @@ USER = 1
 
 _TABLET = struct.Struct(">HI")
 _LOG = struct.Struct(">HQ")
+split_log_key = _LOG.unpack
+"""Return (partition, index) of the key of a logged operation."""
+
 _EXPIRY = struct.Struct(">Q")
 TABLET_PREFIX_BYTES = _TABLET.size
 EXPIRY_BYTES = _EXPIRY.size
@@ -103,6 +106,12 @@ def is_service(keyspace: bytes) -> bool:
 def log_key(partition: int, index: int) -> bytes:
     """Return the key of one logged operation."""
     return _LOG.pack(partition, index)
+
+
+def next_log_key(key: bytes) -> bytes:
+    """Return the key of the operation that follows one."""
+    partition, index = split_log_key(key)
+    return _LOG.pack(partition, index + 1)
 
 
 def pack_value(value: bytes, expire_at_ms: int) -> bytes:
