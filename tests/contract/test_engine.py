@@ -23,7 +23,7 @@ from stele.errors import Corrupt, Unavailable
 from stele.member.replication.stored_log import log_range
 from stele.member.storage.write_back import WriteBack
 from stele.ports.engine import Engine
-from stele.wire.storage.keys import log_key
+from stele.wire.storage.keys import log_key, next_log_key
 from tests.fakes.disk import SimEngine
 
 P, Q = 1, 2
@@ -660,7 +660,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "copied in part": (SegmentedLog, "sync"),
     "copied": (os, "rename"),
     "renamed": (segment_files, "sync_folder"),
-    "synced": (segment_files, "open_all"),
+    "synced": (segment_files, "find"),
     "opened": (FamilyLog, "clear"),
 }
 """What a move calls after that step, at last in the folder with its final name, or in the one above."""
@@ -706,7 +706,7 @@ def test_a_move_may_end_anywhere(opened: RocksEngine, tmp_path: Path, step: str)
 
 @pytest.mark.parametrize(
     ("step", "error"),
-    [(step, fail) for step in ("copied", "renamed")] + [(step, full) for step in STEPS if step != "renamed"],
+    [("copied", fail), *[(step, full) for step in STEPS if step != "opened"]],
 )
 def test_a_move_that_fails_loses_nothing_that_is_written_after_it(
     opened: RocksEngine, tmp_path: Path, step: str, error: Callable[..., None]
@@ -724,6 +724,30 @@ def test_a_move_that_fails_loses_nothing_that_is_written_after_it(
     again = reopened(crashed_files(tmp_path))
     assert read_all(again, 30) == {**expected, **later}
     again.close()
+
+
+def test_a_move_that_cannot_clear_the_database_is_done_all_the_same(
+    opened: RocksEngine, tmp_path: Path
+) -> None:
+    """The next start clears it, though what was moved is trimmed by then."""
+    expected = write_many(opened, 9, 1000)
+    move_and(opened, tmp_path, "opened", full)
+    trimmed = [key for key in expected if key[:2] == op(0, 3)[:2]][:2]
+    opened.write_log([], [(op(0, 3), next_log_key(trimmed[-1]))])
+    again = reopened(crashed_files(tmp_path))
+    assert read_all(again, 9) == {key: expected[key] for key in expected if key not in trimmed}
+    assert family_is_empty(again)
+    again.close()
+
+
+def test_operations_that_an_older_build_left_in_the_database_are_not_deleted(
+    opened: RocksEngine, tmp_path: Path
+) -> None:
+    write_many(opened, 9, 1000)
+    folder = crashed_files(tmp_path)
+    SegmentedLog.copy([[(op(1, 1), b"other")]], folder / FOLDER)
+    with pytest.raises(Corrupt, match="which the log in segments lacks"):
+        reopened(folder)
 
 
 def test_a_log_in_segments_is_read_without_a_change(opened: RocksEngine, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ FLUSH_SECONDS = 30.0
 """Data is flushed after this many applied bytes, or this long after the first one."""
 
 LOG_RETAINED_BYTES = 256 * 1024
-LOG_RETAINED_BYTES_ALL = 512 * 1024 * 1024
+LOG_RETAINED_BYTES_ALL = 128 * 1024 * 1024
 """Bytes kept of each partition's log beyond what is needed, for members that return, and of all logs.
 
 Above that each keeps as much less: a start reads all of it, and the places of its operations are in memory.
@@ -236,7 +236,7 @@ PLENTY_BYTES = 1024 * 1024 * 1024
 """With more free disk space than this, it is measured at every tick and not at every write of the log."""
 
 STALLED_SECONDS_MAX = 20.0
-"""How long a log may fail despite free space before the process restarts (RocksDB recovers within 10 s)."""
+"""How long a log may fail despite free space before the process restarts; RocksDB recovers within 10 s."""
 
 BODY_BYTES_MAX = 64 * 1024 * 1024
 SCAN_KEYS_MAX = 256

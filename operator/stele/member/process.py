@@ -6,7 +6,7 @@ import os
 import signal
 import uuid
 import zlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +76,8 @@ def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]
         if _features(volume) >= LOG_SEGMENTS:
             _move_log(engine)
     except BaseException:
-        engine.close()
+        with suppress(SteleError):
+            engine.close()
         raise
     failpoints.hit("start.engine")
     return volume, instance, WriteBack(engine)
@@ -85,7 +86,8 @@ def _open(settings: Settings, volume: Volume) -> tuple[Volume, Instance, Engine]
 def _move_log(engine: RocksEngine) -> None:
     try:
         engine.move_log()
-    except Unavailable as error:
+    except (Corrupt, Unavailable) as error:
+        # Damage is one tablet's, as long as RocksDB has the log.
         log.warning("the log stays in RocksDB until a later start: %s", error)
 
 

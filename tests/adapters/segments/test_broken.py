@@ -12,7 +12,7 @@ from stele.adapters.segments import log as module
 from stele.adapters.segments.files import Segment
 from stele.adapters.segments.log import SegmentedLog
 from stele.errors import Corrupt
-from stele.wire.storage.segment import WRITTEN, encode_frame, encode_oldest
+from stele.wire.storage.segment import CHECKSUM_BYTES, WRITTEN, encode_frame, encode_oldest
 from tests.adapters.segments.crashes import crashed, fails
 from tests.adapters.segments.workload import Workload
 
@@ -82,16 +82,20 @@ def drops_unwritten(patch: pytest.MonkeyPatch) -> None:
     """Note deletions in memory only."""
 
     def encode(
-        puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = (), kind: int = WRITTEN
+        puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
     ) -> tuple[bytes, int]:
-        return encode_frame(puts, (), kind)
+        return encode_frame(puts)
 
     patch.setattr(module, "encode_frame", encode)
 
 
 def moves_as_writes(patch: pytest.MonkeyPatch) -> None:
     """Write what is moved like what is new."""
-    patch.setattr(module, "MOVED", WRITTEN)
+
+    def encode(entries: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+        return encode_frame([(key, entry[CHECKSUM_BYTES:]) for key, entry in entries])
+
+    patch.setattr(module, "encode_moved", encode)
 
 
 def unmoved(patch: pytest.MonkeyPatch) -> None:

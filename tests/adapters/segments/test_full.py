@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stele.adapters.segments import files
 from stele.adapters.segments.log import SegmentedLog
 from stele.errors import Corrupt, Unavailable
 from stele.wire.storage.keys import log_key
@@ -328,13 +329,46 @@ def test_whoever_reads_while_it_is_closed_gets_the_record_or_is_told_so(
         log.get(log_key(1, 1))
 
 
-def test_a_damaged_record_that_cannot_be_moved_is_told(log: SegmentedLog, folder: Path) -> None:
-    """As damage is that RocksDB meets in a compaction: the process ends, and the volume is put aside."""
-    told: list[str] = []
-    log._damaged = told.append
+def test_a_damaged_record_is_moved_and_told_when_it_is_read(log: SegmentedLog, folder: Path) -> None:
     path = folder / "0000000000.seg"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"first", b"fiRst"))
-    with pytest.raises(Corrupt, match="checksum mismatch"):
+    full_of_waste(log)
+    log.sync()
+    log.sync()
+    assert not path.exists(), "all was moved"
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="operation 1 of partition 1: checksum mismatch"):
+            log.get(log_key(1, 1))
+        assert log.get(log_key(2, 3)) == bytes(650)
+        log.close()
+        log = SegmentedLog(folder)
+    log.close()
+
+
+def test_a_page_that_cannot_be_read_costs_the_operations_in_it(
+    log: SegmentedLog, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they are moved, and where a start reads them."""
+    path, pread = folder / "0000000000.seg", os.pread
+    data = path.read_bytes()
+    monkeypatch.setattr(files, "PAGE_BYTES", 8)
+    page = data.index(b"first") // 8 * 8
+
+    def fail(handle: int, size: int, at: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{handle}") == str(path) and at < page + 8 and page < at + size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(handle, size, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        with pytest.raises(Corrupt, match="cannot be read"):
+            log.get(log_key(1, 1))
         full_of_waste(log)
-    assert [("checksum mismatch" in text) for text in told] == [True]
+    log.sync()
+    log.sync()
+    assert not path.exists(), "all was moved"
+    with pytest.raises(Corrupt, match="checksum mismatch"):
+        log.get(log_key(1, 1))
+    assert log.get(log_key(2, 3)) == bytes(650)
+    log.close()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.adapters.segments.positions import NUMBER_SHIFT, Positions
+from stele.adapters.segments.positions import NUMBER_SHIFT, VISIT_BYTES, Positions
 from stele.errors import Corrupt
 from stele.wire.storage.segment import CHECKSUM_BYTES
 
@@ -44,7 +44,7 @@ class Case:
         """Move the first two operations of a segment to the newest."""
         log = self.logs.get(partition, {})
         there = [index for index in sorted(log) if log[index][0] >> NUMBER_SHIFT == number]
-        assert self.positions.indexes_in(partition, number, 0, 1 << 40) == there
+        assert self.positions.indexes_in(partition, number, 0, 1 << 40) == (there, None)
         if not there:
             return
         sizes = [log[index][1] for index in there[:2]]
@@ -140,15 +140,14 @@ def test_indexes_in_a_segment_are_told_up_to_a_size_and_from_one_on() -> None:
     case.put(1, 5, 2, 10)
     case.positions.move(1 << NUMBER_SHIFT | 500, [(1, 2, 10)])
     indexes_in = case.positions.indexes_in
-    assert [indexes_in(1, 0, begin, 1 << 40) for begin in (0, 3, 5)] == [[1, 3, 4], [3, 4], []]
-    assert [indexes_in(1, 0, 0, size) for size in (1, 10, 11, 20, 30)] == [
-        [1],
-        [1],
-        [1, 3],
-        [1, 3],
-        [1, 3, 4],
-    ]
-    assert (indexes_in(1, 1, 0, 1 << 40), indexes_in(2, 0, 0, 1 << 40)) == ([2, 5, 6], [])
+    assert [indexes_in(1, 0, begin, 1 << 40)[0] for begin in (0, 3, 5)] == [[1, 3, 4], [3, 4], []]
+    assert (indexes_in(1, 1, 0, 1 << 40), indexes_in(2, 0, 0, 1 << 40)) == (([2, 5, 6], None), ([], None))
+    each = VISIT_BYTES + 10
+    assert indexes_in(1, 0, 0, 1) == ([1], 2)
+    assert indexes_in(1, 0, 0, each + 1) == ([1], 3)
+    assert indexes_in(1, 0, 0, each + VISIT_BYTES + 1) == ([1, 3], 4)
+    assert indexes_in(1, 0, 4, 1) == ([4], 5)
+    assert indexes_in(1, 1, 3, 2 * VISIT_BYTES) == ([], 5)
 
 
 @pytest.mark.parametrize("number", [0, 1])

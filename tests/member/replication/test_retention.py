@@ -36,7 +36,7 @@ def test_what_a_crash_could_take_from_the_data_stays_in_the_log(quiet: QuietClus
     owner.flush()
     flushed = owner.replica.flushed
     owner.write(60)
-    owner.node.tablets.trim(owner.replica, owner.replica.trim_limit)
+    owner.node.tablets.trim(owner.replica, owner.replica.trim_limit, limits.LOG_RETAINED_BYTES)
     assert owner.log.first <= flushed + 1
     owner.crash(power_lost=True)
     owner.start()
@@ -44,6 +44,18 @@ def test_what_a_crash_could_take_from_the_data_stays_in_the_log(quiet: QuietClus
     assert owner.ask(b"GET", b"k") == b"59"
     owner.flush()
     assert owner.log.first > flushed + 1
+
+
+def test_logs_of_many_tablets_keep_less_each(quiet: QuietCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_RETAINED_BYTES", 1 << 20)
+    owner = quiet.members[0]
+    owner.write(60)
+    owner.flush()
+    kept = owner.log.first
+    monkeypatch.setattr(limits, "LOG_RETAINED_BYTES_ALL", 500)
+    owner.write(1)
+    owner.flush()
+    assert kept < owner.log.first < owner.log.last[1]
 
 
 def test_a_destination_that_is_too_far_behind_needs_a_copy_and_the_log_goes(

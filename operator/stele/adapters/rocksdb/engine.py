@@ -6,7 +6,7 @@ RocksDB's own family `default` is empty.
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, cast
@@ -118,14 +118,24 @@ class RocksEngine:
         family = FamilyLog(self._db, self._writing)
         if not self._segments.exists():
             return family
-        if not family.empty:
-            # The process ended after all of it had been moved.
+        segments = SegmentedLog(self._segments)
+        try:
+            self._clear_moved(family, segments)
+        except SteleError:
+            segments.close()
+            raise
+        return segments
+
+    @staticmethod
+    def _clear_moved(family: FamilyLog, segments: SegmentedLog) -> None:
+        """Empty RocksDB's family, all of which was moved. Raises Corrupt for operations that were not."""
+        for page in family.pages():
+            for key, record in page:
+                if segments.get(key) != record and not segments.is_trimmed(key):
+                    raise Corrupt(f"RocksDB has operation {key.hex()}, which the log in segments lacks")
+        with suppress(Unavailable):
             family.clear()
         family.close()
-        return self._opened_segments()
-
-    def _opened_segments(self) -> SegmentedLog:
-        return SegmentedLog(self._segments, damaged=self._damaged)
 
     def use_format(self, number: int) -> None:
         if number >= LOG_SEGMENTS and isinstance(self._log, FamilyLog) and self._log.empty:
@@ -144,12 +154,13 @@ class RocksEngine:
             return
         try:
             SegmentedLog.copy(family.pages(), self._segments)
-            self._log = self._opened_segments()
-        except Unavailable as error:
+            self._log = SegmentedLog(self._segments)
+        except SteleError as error:
             if self._segments.exists():
-                family.refuse(error)
+                family.refuse(Unavailable(f"log: {error.text}", "DISK_ERROR"))
             raise
-        family.clear()
+        with suppress(Unavailable):
+            family.clear()
         family.close()
 
     def get(self, key: bytes) -> bytes | None:
@@ -265,8 +276,9 @@ class RocksEngine:
         try:
             self._flush_last(data)
         finally:
-            for part in (log, data, database):
-                part.close()
+            with ExitStack() as last:
+                for part in (database, data, log):
+                    last.callback(part.close)
 
     def _flush_last(self, data: Any) -> None:
         self._writing(lambda: data.flush(True))

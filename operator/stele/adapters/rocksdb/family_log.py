@@ -90,8 +90,10 @@ class FamilyLog:
         return not self.scan(FIRST, AFTER_LAST, 1)
 
     def clear(self) -> None:
-        """Delete all operations."""
-        self.write([], [(FIRST, AFTER_LAST)])
+        """Slow. Delete all operations, and the files that have them."""
+        if not self.empty:
+            self.write([], [(FIRST, AFTER_LAST)])
+            self._writing(lambda: self._family.compact_range(None, None))
 
     def sync(self) -> None:
         """Slow. What was written before the call is on disk on return."""

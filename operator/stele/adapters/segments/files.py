@@ -1,7 +1,6 @@
 """The files of a log: one for each segment, named for its number."""
 
 import errno
-import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -17,7 +16,10 @@ FOLDER = "log"
 
 SUFFIX = ".seg"
 _NAME = re.compile(rf"\d{{10}}{re.escape(SUFFIX)}")
-APPENDING = os.O_RDWR | os.O_APPEND
+DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENOENT)
+"""What a read of a file fails with that was damaged or deleted."""
+
+PAGE_BYTES = 4096
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -32,19 +34,28 @@ def number_of(name: str) -> int:
 
 
 class Segment:
-    """An open segment. `size` is the bytes of its header and of whole frames."""
+    """A segment. `size` is the bytes of its header and of whole frames.
 
-    __slots__ = ("handle", "number", "path", "size")
+    The newest one has a handle; others are opened for each read, because there may be thousands.
+    """
 
-    def __init__(self, path: Path, handle: int, size: int) -> None:
-        self.path, self.handle, self.size = path, handle, size
+    __slots__ = ("_handle", "number", "path", "size")
+
+    def __init__(self, path: Path, size: int, handle: int | None = None) -> None:
+        self.path, self.size, self._handle = path, size, handle
         self.number = number_of(path.name)
+
+    def open(self) -> None:
+        """Open the file, to append to it. Raises Unavailable."""
+        with failing(self.path):
+            self._handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     def append(self, frame: bytes) -> None:
         """Write it to the operating system, or nothing of it. Raises Unavailable."""
+        assert self._handle is not None
         with failing(self.path):
             try:
-                written = os.write(self.handle, frame)
+                written = os.write(self._handle, frame)
                 if written != len(frame):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
@@ -52,53 +63,75 @@ class Segment:
                 raise
         self.size += len(frame)
 
-    def end_at(self, size: int, *, cut: bool) -> None:
-        """Take this as the size of what is whole; `cut` the file there. Raises Unavailable (DISK_ERROR)."""
+    def end_at(self, size: int) -> None:
+        """Take this as the size of what is whole, and cut an open file there. Raises Unavailable."""
         shorter, self.size = size < self.size, size
-        if cut and shorter:
+        if shorter and self._handle is not None:
             self._cut()
 
     def _cut(self) -> None:
-        """Cut off what was written of a frame. Raises Unavailable (DISK_ERROR)."""
+        assert self._handle is not None
         try:
-            os.ftruncate(self.handle, self.size)
+            os.ftruncate(self._handle, self.size)
         except OSError as error:
             raise Unavailable(f"log: {self.path} cannot be cut: {error.strerror}", "DISK_ERROR") from error
 
     def read(self, size: int, at: int) -> bytes:
-        """Return bytes of the file. Raises Corrupt where they are not there."""
-        with failing(self.path):
-            found = os.pread(self.handle, size, at)
+        """Return bytes of the file. Raises Corrupt where they are not there, or are damaged."""
+        with failing(self.path, reading=True), self._readable() as handle:
+            found = os.pread(handle, size, at)
         if len(found) != size:
             raise Corrupt(f"{self.path} has {at + len(found)} bytes, {at + size} were written")
         return found
 
-    @property
-    def blank(self) -> bool:
-        """Whether nothing but zeros is in the file, as after a loss of power before its first sync."""
-        return not any(self.read(min(self.size, HEADER_BYTES), 0)) and not any(self.content())
+    def salvage(self, size: int, at: int) -> bytes:
+        """Return bytes of the file; those of pages that cannot be read are zeros, which checksums tell."""
+        try:
+            return self.read(size, at)
+        except Corrupt:
+            ends = [*range(at - at % PAGE_BYTES + PAGE_BYTES, at + size, PAGE_BYTES), at + size]
+            return b"".join(self._page(begin, end) for begin, end in pairwise([at, *ends]))
+
+    def _page(self, begin: int, end: int) -> bytes:
+        try:
+            return self.read(end - begin, begin)
+        except Corrupt:
+            return bytes(end - begin)
+
+    @contextmanager
+    def _readable(self) -> Iterator[int]:
+        if self._handle is not None:
+            yield self._handle
+            return
+        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
 
     def sync(self) -> None:
+        assert self._handle is not None
         with failing(self.path):
-            os.fdatasync(self.handle)
+            os.fdatasync(self._handle)
 
     def close(self) -> None:
-        os.close(self.handle)
-
-    def content(self) -> memoryview:
-        """Return the file, mapped until nothing refers to a part of it."""
-        if not self.size:
-            return memoryview(b"")
-        with failing(self.path):
-            return memoryview(mmap.mmap(self.handle, 0, access=mmap.ACCESS_READ))
+        """Close the handle, if there is one; the segment can still be read."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager
-def failing(path: Path) -> Iterator[None]:
-    """Convert errors of files: Unavailable, NO_SPACE where the volume is full, else DISK_ERROR."""
+def failing(path: Path, *, reading: bool = False) -> Iterator[None]:
+    """Convert errors of files: Corrupt where what was written is damaged, else Unavailable.
+
+    Its code is NO_SPACE where the volume is full, else DISK_ERROR.
+    """
     try:
         yield
     except OSError as error:
+        if reading and error.errno in DAMAGED:
+            raise Corrupt(f"{path} cannot be read: {error.strerror}") from error
         code = "NO_SPACE" if error.errno in FULL else "DISK_ERROR"
         raise Unavailable(f"log: {path}: {error.strerror or error}", code) from error
 
@@ -107,13 +140,14 @@ def create(folder: Path, number: int) -> Segment:
     """Create the empty file of a segment, durably. Raises Unavailable."""
     path = folder / name_of(number)
     with failing(path):
-        handle = os.open(path, APPENDING | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o660)
-        try:
-            sync_folder(folder)
-        except OSError:
-            os.close(handle)
-            raise
-    return Segment(path, handle, 0)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        made = Segment(path, 0, os.open(path, flags, 0o660))
+    try:
+        sync_folder(folder)
+    except Unavailable:
+        made.close()
+        raise
+    return made
 
 
 def begin(segment: Segment, size_before: int) -> None:
@@ -121,28 +155,24 @@ def begin(segment: Segment, size_before: int) -> None:
     segment.append(encode_header(size_before))
 
 
-def open_all(folder: Path, *, read_only: bool = False) -> list[Segment]:
-    """Open the segments of a folder in order; the last ones may be files without a header yet.
+def find(folder: Path) -> list[Segment]:
+    """Return the segments of a folder in order; the last ones may be files without a header yet.
 
     Raises Corrupt when one is missing, or not as long as the next one says.
     """
     with failing(folder):
         names = sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
-    found: list[Segment] = []
-    try:
-        for name in names:
-            path = folder / name
-            with failing(path):
-                handle = os.open(path, (os.O_RDONLY if read_only else APPENDING) | os.O_CLOEXEC)
-                found.append(Segment(path, handle, os.fstat(handle).st_size))
-        if found and found[-1].blank:
-            found[-1].size = 0
-        _check(folder, found)
-    except BaseException:
-        for segment in found:
-            segment.close()
-        raise
+        found = [Segment(folder / name, (folder / name).stat().st_size) for name in names]
+    if found and _is_blank(found[-1]):
+        found[-1].size = 0
+    _check(folder, found)
     return found
+
+
+def _is_blank(segment: Segment) -> bool:
+    """Whether nothing but zeros is in the file, as after a loss of power before its first sync."""
+    head = segment.salvage(min(segment.size, HEADER_BYTES), 0)
+    return not any(head) and not any(segment.salvage(segment.size, 0))
 
 
 def _check(folder: Path, segments: list[Segment]) -> None:
@@ -169,14 +199,14 @@ def remove(folder: Path, segment: Segment) -> None:
     """Delete a segment, durably: before it is gone none behind it may be deleted. Raises Unavailable."""
     with failing(segment.path):
         segment.path.unlink(missing_ok=True)
-        sync_folder(folder)
-    segment.close()
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed and deleted in the folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Make what was created, renamed and deleted in the folder durable. Raises Unavailable."""
+    with failing(folder):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

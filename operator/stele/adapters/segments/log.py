@@ -14,14 +14,14 @@ File System, 1992.
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
 from stele.adapters.segments import files
 from stele.adapters.segments.files import Segment
-from stele.adapters.segments.positions import NUMBER_SHIFT, OFFSET_MASK, Piece, Positions
+from stele.adapters.segments.positions import NUMBER_SHIFT, OFFSET_MASK, VISIT_BYTES, Piece, Positions
 from stele.errors import Corrupt, Unavailable
 from stele.wire.storage.keys import log_key, split_log_key
 from stele.wire.storage.segment import (
@@ -35,6 +35,7 @@ from stele.wire.storage.segment import (
     check_records,
     decode_frame,
     encode_frame,
+    encode_moved,
     encode_oldest,
 )
 
@@ -46,6 +47,9 @@ CLEAN_BYTES = 64 * 1024 * 1024
 
 MOVE_BYTES = 64 * 1024
 """Bytes that are moved with a write at least, while operations are moved; twice its own if that is more."""
+
+DELETED_MAX = 4
+"""Segments that a sync deletes at most: writes may wait for it."""
 
 PIECE_BYTES_MAX = 1024 * 1024
 """Bytes that are read at once, unless one record is larger."""
@@ -61,15 +65,12 @@ class SegmentedLog:
     `close` (CLOSED), Corrupt when a record is not as it was written.
     """
 
-    def __init__(
-        self, folder: Path, *, read_only: bool = False, damaged: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         """Read the log in a folder. Raises Corrupt, and Unavailable (DISK_ERROR).
 
-        `damaged` is called when a record that is to be moved is not as it was written; `write` raises then.
         A frame that is not whole at the end of the newest segment was never synced, and is cut off.
         """
-        self._folder, self._read_only, self._damaged = folder, read_only, damaged
+        self._folder, self._read_only = folder, read_only
         self._positions = Positions()
         # `_append` guards the end of the log and the list of segments, `_sync` lets one sync run at a time.
         self._append, self._sync = Lock(), Lock()
@@ -80,33 +81,44 @@ class SegmentedLog:
         # Partitions of which operations are to be moved; of the last one, those from an index on.
         self._to_clean: list[int] = []
         self._cleaned_to = 0
-        self._segments = files.open_all(folder, read_only=read_only)
+        self._segments = files.find(folder)
         try:
             self._replay()
         except BaseException:
-            self.close()
+            self._segments[-1].close()
             raise
 
     @classmethod
     def copy(cls, pages: Iterable[Puts], folder: Path) -> None:
         """Slow. Make a log of these operations in a new folder, which is there when all are on disk."""
         aside = folder.with_name(folder.name + ".new")
-        with files.failing(aside):
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            cls._make(pages, aside)
+            with files.failing(folder):
+                os.rename(aside, folder)
+        except BaseException:
+            # It may be what fills the volume.
             shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-        first = files.create(aside, 0)
-        files.begin(first, 0)
-        first.close()
-        log = cls(aside)
+            raise
+        files.sync_folder(folder.parent)
+
+    @classmethod
+    def _make(cls, pages: Iterable[Puts], folder: Path) -> None:
+        with files.failing(folder):
+            folder.mkdir(parents=True)
+        first = files.create(folder, 0)
+        try:
+            files.begin(first, 0)
+        finally:
+            first.close()
+        log = cls(folder)
         try:
             for page in pages:
                 log.write(page)
                 log.sync()
         finally:
             log.close()
-        with files.failing(folder):
-            os.rename(aside, folder)
-            files.sync_folder(folder.parent)
 
     # -- the start
 
@@ -116,28 +128,30 @@ class SegmentedLog:
         empty = self._segments[len(begun) :]
         if any(segment.size >= HEADER_BYTES for segment in empty):
             raise Corrupt(f"{empty[0].path} has {empty[0].size} bytes, at least {HEADER_BYTES} were written")
+        if not self._read_only:
+            begun[-1].open()
         for segment in begun:
             end = self._read(segment, newest=segment is begun[-1])
             if end != segment.size and segment is not begun[-1]:
                 raise Corrupt(f"{segment.path} ends with a frame that is not whole")
-            segment.end_at(end, cut=not self._read_only)
+            segment.end_at(end)
         self._positions.settle()
         if begun[0].number > self._oldest:
             raise Corrupt(f"{self._folder / files.name_of(self._oldest)} is missing")
         self._segments = begun
         self._bytes = sum(segment.size for segment in begun)
-        for segment in reversed(empty):
-            segment.close() if self._read_only else files.remove(self._folder, segment)
+        for segment in reversed(empty) if not self._read_only else ():
+            files.remove(self._folder, segment)
 
     def _read(self, segment: Segment, *, newest: bool) -> int:
         """Read the frames of a segment; return where the last whole one ends.
 
         Records of older segments, which were on disk before the newest began, are checked when they are read.
         """
-        at, content = HEADER_BYTES, segment.content()
+        at, content = HEADER_BYTES, memoryview(segment.salvage(segment.size, 0))
         try:
             while at < len(content) and (frame := decode_frame(content, at)) is not None:
-                if newest:
+                if newest and frame.kind != MOVED:
                     check_records(content, frame)
                 self._take_in(segment.number, frame)
                 at = frame.end
@@ -214,30 +228,31 @@ class SegmentedLog:
                 bytes_max -= self._clean_partition(self._to_clean[-1], oldest, bytes_max)
 
     def _clean_partition(self, partition: int, oldest: int, bytes_max: int) -> int:
-        """Move operations of a partition, or go on to the next one; return the bytes that it took."""
-        indexes = self._positions.indexes_in(partition, oldest, self._cleaned_to, bytes_max)
-        if not indexes:
+        """Move operations of a partition, then go on to the next one; return the cost in bytes."""
+        begin = self._cleaned_to
+        indexes, go_on = self._positions.indexes_in(partition, oldest, begin, bytes_max)
+        cost_bytes = OPERATION_BYTES + (VISIT_BYTES * (go_on - begin) if go_on else 0)
+        if indexes:
+            cost_bytes += self._move(partition, oldest, indexes[0], indexes[-1] + 1)
+        if go_on is None:
             self._to_clean.pop()
-            self._cleaned_to = 0
-            return OPERATION_BYTES
-        try:
-            moved_bytes = self._move(partition, indexes)
-        except Corrupt as error:
-            self._damaged(f"log: {error.text}")
-            raise
-        self._cleaned_to = indexes[-1] + 1
-        return moved_bytes
+        self._cleaned_to = go_on or 0
+        return cost_bytes
 
-    def _move(self, partition: int, indexes: list[int]) -> int:
-        """Move these operations to the newest segment; return the bytes of the frame."""
-        found = [
-            (log_key(partition, index), record)
-            for each in indexes
-            for index, record in self._records(partition, each, each + 1)
-        ]
-        frame, records_at = encode_frame(found, kind=MOVED)
+    def _move(self, partition: int, oldest: int, first: int, after: int) -> int:
+        """Move operations of a range that are in the oldest segment; return the bytes of the frame.
+
+        Their records go as they are, with their checksums: one that is damaged is told when it is read.
+        """
+        entries: list[tuple[bytes, bytes]] = []
+        for piece in self._positions.pieces(partition, first, after, PIECE_BYTES_MAX):
+            if piece.place >> NUMBER_SHIFT == oldest:
+                content = self._segment(oldest).salvage(piece.bytes, piece.place & OFFSET_MASK)
+                entries += _entries(partition, piece, content)
+        frame, records_at = encode_moved(entries)
         place = self._append_frame(frame) + records_at
-        self._positions.move(place, [(*split_log_key(key), len(record)) for key, record in found])
+        operations = [(*split_log_key(key), len(entry) - CHECKSUM_BYTES) for key, entry in entries]
+        self._positions.move(place, operations)
         return len(frame)
 
     # -- reading
@@ -246,7 +261,8 @@ class SegmentedLog:
         partition, index = split_log_key(key)
         with self._append:
             self._check_open()
-            return next((record for _, record in self._records(partition, index, index + 1)), None)
+            records = self._records(partition, index, index + 1, PIECE_BYTES_MAX)
+            return next((record for _, record in records), None)
 
     def scan(self, begin: bytes, end: bytes, bytes_max: int) -> list[tuple[bytes, bytes]]:
         """Return operations of [begin, end) of a partition, up to the one that reaches `bytes_max`."""
@@ -254,11 +270,11 @@ class SegmentedLog:
         found: list[tuple[bytes, bytes]] = []
         with self._append:
             self._check_open()
-            for index, record in self._records(partition, first, after, min(bytes_max, PIECE_BYTES_MAX)):
+            for key, record in self._records(partition, first, after, min(bytes_max, PIECE_BYTES_MAX)):
+                found.append((key, record))
+                bytes_max -= len(record)
                 if bytes_max <= 0:
                     break
-                found.append((log_key(partition, index), record))
-                bytes_max -= len(record)
         return found
 
     def bounds(self, begin: bytes, end: bytes) -> tuple[bytes, bytes] | None:
@@ -268,24 +284,24 @@ class SegmentedLog:
         found = self._positions.bounds(partition, first, after)
         return None if found is None else (log_key(partition, found[0]), log_key(partition, found[1]))
 
-    def _records(
-        self, partition: int, first: int, after: int, piece_bytes: int = PIECE_BYTES_MAX
-    ) -> Iterator[tuple[int, bytes]]:
-        for piece in self._positions.pieces(partition, first, after, piece_bytes):
-            yield from self._read_piece(partition, piece)
+    def is_trimmed(self, key: bytes) -> bool:
+        """Return whether a partition's operations begin after this one."""
+        partition, index = split_log_key(key)
+        found = self._positions.bounds(partition, 0, index + 1)
+        return found is None and partition in self._positions.partitions()
 
-    def _read_piece(self, partition: int, piece: Piece) -> Iterator[tuple[int, bytes]]:
-        number, at = piece.place >> NUMBER_SHIFT, piece.place & OFFSET_MASK
-        segments = self._segments
-        segment = segments[number - segments[0].number]
-        size = sum(piece.sizes) + CHECKSUM_BYTES * len(piece.sizes)
-        content = segment.read(size, at)
-        at = 0
-        for index, record_bytes in enumerate(piece.sizes, piece.first):
-            end = at + CHECKSUM_BYTES + record_bytes
-            check_record(content[at:end], partition, index)
-            yield index, content[at + CHECKSUM_BYTES : end]
-            at = end
+    def _records(
+        self, partition: int, first: int, after: int, piece_bytes: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for piece in self._positions.pieces(partition, first, after, piece_bytes):
+            segment = self._segment(piece.place >> NUMBER_SHIFT)
+            content = segment.read(piece.bytes, piece.place & OFFSET_MASK)
+            for key, entry in _entries(partition, piece, content):
+                check_record(entry, *split_log_key(key))
+                yield key, entry[CHECKSUM_BYTES:]
+
+    def _segment(self, number: int) -> Segment:
+        return self._segments[number - self._segments[0].number]
 
     # -- on disk
 
@@ -295,9 +311,9 @@ class SegmentedLog:
             with self._append:
                 self._check_open()
                 newest, end, unused = self._segments[-1], self._segments[-1].size, self._unused()
-            self._sync_segment(newest)
             if self._read_only:
                 return
+            self._sync_segment(newest)
             if end >= SEGMENT_BYTES:
                 self._begin_segment(newest)
             if unused:
@@ -323,7 +339,7 @@ class SegmentedLog:
     def _unused(self) -> list[Segment]:
         """Return the oldest segments, as long as none of their operations is left."""
         unused = []
-        for segment in self._segments[:-1]:
+        for segment in self._segments[:-1][:DELETED_MAX]:
             if self._positions.operations.get(segment.number):
                 break
             unused.append(segment)
@@ -349,8 +365,7 @@ class SegmentedLog:
                 self._segments = [*self._segments, made]
                 self._bytes += made.size
         finally:
-            if self._segments[-1] is not made:
-                made.close()
+            (newest if self._segments[-1] is made else made).close()
 
     def _delete(self, unused: list[Segment]) -> None:
         """Delete segments, oldest first, once it is on disk that none before another is needed.
@@ -380,5 +395,13 @@ class SegmentedLog:
                 if not self._read_only:
                     self._segments[-1].sync()
             finally:
-                for segment in self._segments:
-                    segment.close()
+                self._segments[-1].close()
+
+
+def _entries(partition: int, piece: Piece, content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate key, and checksum with record, of each operation in a piece."""
+    at = 0
+    for index, record_bytes in enumerate(piece.sizes, piece.first):
+        end = at + CHECKSUM_BYTES + record_bytes
+        yield log_key(partition, index), content[at:end]
+        at = end

@@ -19,6 +19,14 @@ class Piece(NamedTuple):
     first: int
     sizes: Sequence[int]
 
+    @property
+    def bytes(self) -> int:
+        """What they and their checksums take."""
+        return sum(self.sizes) + CHECKSUM_BYTES * len(self.sizes)
+
+
+VISIT_BYTES: Final = 4
+"""Bytes that could be moved in the time in which an operation is looked at."""
 
 Span = tuple[int, int]
 """The first index of a partition's operations, and the first one after them."""
@@ -211,19 +219,23 @@ class Positions:
             yield Piece(run.places[at], run.first + at, run.sizes[at : at + count])
             at += count
 
-    def indexes_in(self, partition: int, number: int, begin: int, bytes_max: int) -> list[int]:
+    def indexes_in(
+        self, partition: int, number: int, begin: int, bytes_max: int
+    ) -> tuple[list[int], int | None]:
         """Return indexes, from `begin` on, of the partition's operations that are in this segment.
 
-        The last one is the one with which their records reach `bytes_max`.
+        It ends with the one with which records, and VISIT_BYTES for each operation that was looked at, reach
+        `bytes_max`. Returned, too, is where to go on, None when all were looked at.
         """
         run = self._runs.get(partition)
         found: list[int] = []
         if run is None:
-            return found
+            return found, None
         for at in range(max(0, begin - run.first), len(run.places)):
+            if bytes_max <= 0:
+                return found, run.first + at
+            bytes_max -= VISIT_BYTES
             if run.places[at] >> NUMBER_SHIFT == number:
                 found.append(run.first + at)
                 bytes_max -= run.sizes[at]
-                if bytes_max <= 0:
-                    break
-        return found
+        return found, None

@@ -17,10 +17,10 @@ log = logging.getLogger("stele.tablets")
 class LogWriter:
     """Keeps what is gathered until the engine takes it: nothing is lost while the volume is full.
 
-    `has_room` returns whether the volume has room for that many bytes. Without room RocksDB is not called,
-    because its log never recovers from a failed write. Where `look` has found plenty, no write asks until the
-    next look. `stalled` is why nothing can be written now, if so, and `refused` whether that is RocksDB's
-    error.
+    `has_room` returns whether the volume has room for that many bytes. Without room the engine is not called:
+    a log in RocksDB never recovers from a failed write. Where `look` has found plenty, no write asks until
+    the next look. `stalled` is why nothing can be written now, if so, and `refused` whether that is the
+    engine's error.
     """
 
     def __init__(self, engine: Engine, has_room: Callable[[int], bool]) -> None:

@@ -284,15 +284,14 @@ class TabletStore:
         replica.records.clear()
         replica.loads.clear()
 
-    def trim(self, replica: Replica, up_to: int) -> None:
-        """Trim operations before `up_to`, except for the retained tail.
+    def trim(self, replica: Replica, up_to: int, retained_bytes: int) -> None:
+        """Trim operations before `up_to`, except for the last `retained_bytes`.
 
         That one stays: a destination whose data ends with it is recognized by its term.
         """
         record_log = replica.tablet.log
         most = min(up_to, replica.flushed)
-        kept = min(limits.LOG_RETAINED_BYTES, limits.LOG_RETAINED_BYTES_ALL // len(self.replicas))
-        point = record_log.trim_point(most - 1, kept)
+        point = record_log.trim_point(most - 1, retained_bytes)
         # A load's record is small but keeps its files, so it is trimmed as soon as no member needs it.
         point = max([point, *(index for index in replica.loads if index <= min(most, record_log.applied[1]))])
         if point >= record_log.first and point < record_log.last[1]:
@@ -313,10 +312,12 @@ class TabletStore:
 
     def end_flush(self, ends: list[tuple[Replica, Log, int]], pin: Callable[[int], int]) -> None:
         """Trim logs, except for what copies need: the data is durable as of the start of the flush."""
+        served = sum(replica.ready for replica, _, _ in ends)
+        retained = min(limits.LOG_RETAINED_BYTES, limits.LOG_RETAINED_BYTES_ALL // max(1, served))
         for replica, record_log, index in ends:
             if replica.tablet.log is record_log:
                 replica.flushed = index
-                self.trim(replica, min(pin(replica.partition), replica.trim_limit))
+                self.trim(replica, min(pin(replica.partition), replica.trim_limit), retained)
 
     # -- the data
 

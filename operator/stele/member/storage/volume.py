@@ -142,6 +142,7 @@ class Volume:
 
         Without its database a tablet would be empty; without its instance it would be another member's.
         RocksDB does not complain when a file of its write-ahead log is missing, so that is detected here.
+        What is missing of segments is found once they are open (`check_segments`).
         """
         if self.path(DAMAGED).exists():
             raise Corrupt(self.path(DAMAGED).read_text(errors="replace").strip())

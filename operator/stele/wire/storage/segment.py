@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from stele.errors import Corrupt
-from stele.wire.storage.keys import log_key, split_log_key
+from stele.wire.storage.keys import split_log_key
 
 MAGIC: Final = b"stele L1"
 WRITTEN: Final = 0
@@ -74,7 +74,7 @@ def decode_header(header: bytes) -> int:
 
 
 def encode_frame(
-    puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = (), kind: int = WRITTEN
+    puts: Sequence[tuple[bytes, bytes]], drops: Sequence[tuple[bytes, bytes]] = ()
 ) -> tuple[bytes, int]:
     """Return a frame, and where in it the first operation's checksum and record are.
 
@@ -87,14 +87,28 @@ def encode_frame(
     parts = [index]
     for _, record in puts:
         parts += (_checksum(crc32c(record)), record)
-    body = b"".join(parts)
-    fields = _FIELDS.pack(kind, len(body), len(drops), len(puts), crc32c(index))
-    return fields + _checksum(crc32c(fields)) + body, HEAD_BYTES + len(index)
+    return _frame(WRITTEN, len(drops), len(puts), parts)
+
+
+def encode_moved(entries: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+    """Return a frame of operations that are moved, like `encode_frame`.
+
+    They are (key, checksum and record as they were written): a damaged one stays one.
+    """
+    index = b"".join([key + _checksum(len(entry) - CHECKSUM_BYTES) for key, entry in entries])
+    return _frame(MOVED, 0, len(entries), [index, *[entry for _, entry in entries]])
 
 
 def encode_oldest(number: int) -> bytes:
     """Return a frame that says that no segment before this one is needed."""
-    return encode_frame([], [(log_key(0, number), log_key(0, 0))], OLDEST)[0]
+    return _frame(OLDEST, 1, 0, [_RANGE.pack(0, number, 0)])[0]
+
+
+def _frame(kind: int, ranges: int, operations: int, parts: Sequence[bytes]) -> tuple[bytes, int]:
+    """Return a frame of an index and what follows it, and where that begins."""
+    index, body = parts[0], b"".join(parts)
+    fields = _FIELDS.pack(kind, len(body), ranges, operations, crc32c(index))
+    return fields + _checksum(crc32c(fields)) + body, HEAD_BYTES + len(index)
 
 
 def decode_frame(segment: memoryview, at: int) -> Frame | None:

@@ -38,7 +38,7 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class LogEnd(msgspec.Struct, frozen=True):
-    """The newest file of the write-ahead log at the last flush, and how many bytes of it were synced."""
+    """The newest file of a log at the last flush, and how many bytes of it were synced."""
 
     name: str
     bytes: int
