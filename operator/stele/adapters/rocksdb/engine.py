@@ -118,12 +118,13 @@ class RocksEngine:
         family = FamilyLog(self._db, self._writing)
         if not self._segments.exists():
             return family
-        segments = SegmentedLog(self._segments)
-        try:
+        with ExitStack() as undo:
+            undo.callback(family.close)
+            segments = SegmentedLog(self._segments)
+            undo.callback(segments.close)
             self._clear_moved(family, segments)
-        except SteleError:
-            segments.close()
-            raise
+            undo.pop_all()
+        family.close()
         return segments
 
     @staticmethod
@@ -135,7 +136,6 @@ class RocksEngine:
                     raise Corrupt(f"RocksDB has operation {key.hex()}, which the log in segments lacks")
         with suppress(Unavailable):
             family.clear()
-        family.close()
 
     def use_format(self, number: int) -> None:
         if number >= LOG_SEGMENTS and isinstance(self._log, FamilyLog) and self._log.empty:
