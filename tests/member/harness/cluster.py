@@ -477,7 +477,8 @@ class Cluster:
         member = self.members[index]
         url = f"http://{member.host}:{member.ports[2]}/v1/digest"
         query = {"partition": str(partition), "keyspace": keyspace}
-        async with self.http.get(url, params=query) as response:
+        # Refused for up to 10 s after a volume was full: RocksDB has to recover before it takes a snapshot.
+        async with self.http.get(url, params=query, raise_for_status=True) as response:
             lines = (await response.text()).splitlines()
         head = msgspec.json.decode(lines[0])
         return tuple(head["applied"]), tuple(map(tuple, map(msgspec.json.decode, lines[1:])))

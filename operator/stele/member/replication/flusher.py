@@ -36,7 +36,7 @@ class Flusher:
             self._background.spawn(self.flush())
 
     async def flush(self) -> None:
-        """Sync the log, flush the data, and trim the logs, in this order."""
+        """Sync the log, flush the data, trim the logs and sync them, in this order."""
         self._flushing = True
         try:
             self._flushed_at = self._background.now()
@@ -48,5 +48,7 @@ class Flusher:
             await self._background.in_thread(self._volume.note_log_end, files, segments)
             failpoints.hit("flush.flushed")
             self._tablets.end_flush(ends, self._pin)
+            # A sync deletes the files of what was trimmed; on a full volume no write would bring one.
+            await self._metadata.sync_log()
         finally:
             self._flushing = False
