@@ -6,7 +6,7 @@ RocksDB's own family `default` is empty.
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, cast
@@ -118,14 +118,12 @@ class RocksEngine:
         family = FamilyLog(self._db, self._writing)
         if not self._segments.exists():
             return family
-        with ExitStack() as undo:
-            undo.callback(family.close)
+        with closing(family), ExitStack() as undo:
             segments = SegmentedLog(self._segments)
             undo.callback(segments.close)
             self._clear_moved(family, segments)
             undo.pop_all()
-        family.close()
-        return segments
+            return segments
 
     @staticmethod
     def _clear_moved(family: FamilyLog, segments: SegmentedLog) -> None:

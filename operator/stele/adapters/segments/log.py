@@ -51,6 +51,8 @@ MOVE_BYTES = 64 * 1024
 DELETED_MAX = 4
 """Segments that a sync deletes at most: writes may wait for it."""
 
+INDEX_MAX = 2**64 - 1
+
 PIECE_BYTES_MAX = 1024 * 1024
 """Bytes that are read at once, unless one record is larger."""
 
@@ -287,8 +289,8 @@ class SegmentedLog:
     def is_trimmed(self, key: bytes) -> bool:
         """Return whether a partition's operations begin after this one."""
         partition, index = split_log_key(key)
-        found = self._positions.bounds(partition, 0, index + 1)
-        return found is None and partition in self._positions.partitions()
+        found = self._positions.bounds(partition, 0, INDEX_MAX)
+        return found is not None and index < found[0]
 
     def _records(
         self, partition: int, first: int, after: int, piece_bytes: int
