@@ -1,6 +1,7 @@
 """Rules of the tree that no tool checks: see ARCHITECTURE.md."""
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,22 @@ def test_tests_do_not_live_in_e2e() -> None:
         check=False,
     )
     assert found.stdout == ""
+
+
+def collectors(text: str) -> list[str]:
+    """Containers that a module makes empty, and that nothing in it empties again."""
+    empty = re.compile(
+        r"^(\w+)(?:: [^=\n]+)? = (?:set|list|dict|Counter|deque)?(?:\(\)|\[\]|\{\})$", re.MULTILINE
+    )
+    return [name for name in empty.findall(text) if not re.search(rf"\b{name}\.(?:clear|pop)\(", text)]
+
+
+def test_no_test_needs_others_to_have_run() -> None:
+    """Tests of one module run in several processes, and one that failed runs again alone."""
+    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if "__pycache__" not in path.parts]
+    assert [(path.name, found) for path in modules if (found := collectors(path.read_text()))] == []
+    made = "A: set[str] = set()\nB = []\nC = {}\nD = [1]\nE = int(1)\nF = []\nF.clear()\nif E:\n    G = []\n"
+    assert collectors(made) == ["A", "B", "C"]
 
 
 def test_each_room_has_its_line_in_the_architecture() -> None:

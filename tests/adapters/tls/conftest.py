@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,10 @@ from stele.adapters.tls.layer import TlsLayer
 from stele.core.control.member_settings import ClientTls
 from tests.fakes.pki import shared_ca
 
-LIMITS = TlsLimits(waiting_max=20, handshakes_max=5, handshakes_per_turn_max=2, handshake_seconds_max=0.3)
+LIMITS = TlsLimits(waiting_max=20, handshakes_max=5, handshakes_per_turn_max=2, handshake_seconds_max=30.0)
+SHORT = replace(LIMITS, handshake_seconds_max=0.3)
+"""For handshakes that are to be ended: on a busy machine one that goes on takes as long."""
+UNTIL_SECONDS_MAX = 60.0
 
 
 class Echo(asyncio.Protocol):
@@ -106,12 +110,10 @@ def client_context(site: Site, certificate: Path | None = None, **settings: Any)
     return context
 
 
-async def until(condition: Any) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it does not come")
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(UNTIL_SECONDS_MAX):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 def pytest_asyncio_loop_factories(

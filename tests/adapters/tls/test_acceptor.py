@@ -13,7 +13,7 @@ import pytest
 from stele.adapters.tls import layer
 from stele.adapters.tls.acceptor import HELLO_BYTES_MAX, TlsAcceptor, TlsLimits
 from stele.core.control.member_settings import ClientTls
-from tests.adapters.tls.conftest import LIMITS, Echo, Site, client_context, until
+from tests.adapters.tls.conftest import LIMITS, SHORT, Echo, Site, client_context, until
 from tests.fakes.pki import FakeCa, shared_ca
 
 REQUIRED_TEXT = b"-ERR this port takes only TLS connections"
@@ -209,6 +209,7 @@ async def test_without_a_certificate_plain_goes_on_or_is_told_why(site: Site, tm
 
 
 async def test_who_says_nothing_is_plain_where_that_is_allowed(site: Site) -> None:
+    site.acceptor.limits = SHORT
     _reader, writer = await site.open()
     await until(lambda: site.sessions)
     assert site.sessions[0].received == b""
@@ -221,6 +222,7 @@ async def test_who_says_nothing_is_plain_where_that_is_allowed(site: Site) -> No
 
 
 async def test_a_handshake_that_does_not_end_is_ended(site: Site) -> None:
+    site.acceptor.limits = SHORT
     reader, writer = await site.open()
     writer.write(hello())
     with suppress(ConnectionError):

@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from stele.adapters.tls.acceptor import TlsAcceptor, TlsLimits
+from stele.adapters.tls.acceptor import TlsAcceptor
 from stele.adapters.tls.identity import TlsIdentity
 from stele.core.control.member_settings import ClientAuth, ClientTls
 from stele.member.resp.limits import RespServerLimits
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def acceptor(folder: Path) -> TlsAcceptor:
     identity = TlsIdentity(folder)
     identity.look()
-    acceptor = TlsAcceptor(identity, lambda address, why: None, TlsLimits(handshake_seconds_max=0.3))
+    acceptor = TlsAcceptor(identity, lambda address, why: None)
     acceptor.require(ClientTls.OPTIONAL, ssl.CERT_NONE)
     return acceptor
 

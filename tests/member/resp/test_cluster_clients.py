@@ -260,6 +260,10 @@ async def test_reads_from_backups_are_recent_while_owners_change(
                         least = max((n for at, n in written[key] if at <= begin - LEASE_SECONDS), default=0)
                         if not least <= found <= number:
                             failures.append(f"{key!r} is {found}, not {least} to {number}")
+                    except AttributeError as error:
+                        # redis-py closes connections that other tasks use, when it learns of new owners.
+                        if "writelines" not in str(error):
+                            raise
                     except redis.RedisError as error:
                         failures.append(f"{key!r}: {error!r}")
                 if over.is_set():
