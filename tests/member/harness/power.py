@@ -6,11 +6,13 @@ write-ahead log and of each segment behind the last sync, files that were writte
 and segments that were created or deleted, in a folder that was not synced after them. Files of the database
 but its write-ahead log are RocksDB's own business: it syncs each before it refers to it.
 
-Segments of a member that is watched are small, so that it begins, moves and deletes many.
+Segments of a member that is watched are small, so that it begins, moves and deletes many. Of its other writes
+each second one is synced as many files are, with their file system.
 """
 
 import os
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 from stele.adapters.rocksdb.engine import RocksEngine
 from stele.adapters.segments import log
 from stele.adapters.segments.files import FOLDER, SUFFIX
-from stele.member.storage import failpoints, volume
+from stele.member.storage import durable, failpoints
 
 SEGMENT_BYTES, CLEAN_BYTES, MOVE_BYTES = 8 * 1024, 16 * 1024, 2 * 1024
 
@@ -163,7 +165,7 @@ def _watch_files(found: Watch) -> None:
             else:
                 found.file_synced(path)
 
-    opening = Path.open
+    opening, opening_by_number, syncfs = Path.open, os.open, durable.syncfs
 
     def watched_open(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         with found.lock:
@@ -171,9 +173,25 @@ def _watch_files(found: Watch) -> None:
                 found.write(self)
             return opening(self, mode, *args, **kwargs)
 
-    volume.os.replace = watched_replace  # type: ignore[assignment]
-    volume.os.fsync = watched_fsync
+    def watched_open_by_number(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        # Segments are synced in their own way, and are read while others hold the lock.
+        if not flags & os.O_TRUNC or str(path).endswith(SUFFIX):
+            return opening_by_number(path, flags, *args, **kwargs)
+        with found.lock:
+            found.write(Path(path))
+            return opening_by_number(path, flags, *args, **kwargs)
+
+    def watched_syncfs(handle: int) -> None:
+        with found.lock:
+            syncfs(handle)
+            found.unsynced.clear()
+
+    os.replace = watched_replace  # type: ignore[assignment]
+    os.fsync, os.open = watched_fsync, watched_open_by_number  # type: ignore[assignment]
     Path.open = watched_open  # type: ignore[method-assign,assignment]
+    turns = cycle((True, False))
+    durable.SYNCFS_FILES_MIN, durable.syncfs = 1, watched_syncfs
+    durable.can_syncfs = lambda: next(turns)
 
 
 def _watch_segments(found: Watch) -> None:

@@ -13,7 +13,7 @@ from stele.core.formats import SPOKEN
 from stele.core.table.table import Partition, stamp_of
 from stele.errors import Corrupt
 from stele.member.replication.table_cache import TableCache
-from stele.member.storage import volume as volume_module
+from stele.member.storage import durable
 from stele.member.storage.volume import MetaWriter, Volume
 from stele.wire.storage.volume import TABLE_FILE, LegacyTableFile, TableFile, encode_file
 from tests.member.harness.cluster import Client, Cluster, cluster
@@ -64,7 +64,7 @@ def test_a_crash_while_upgrading_leaves_a_whole_table(
     if dies_at == "write":
         volume.path(TABLE_FILE + ".new").write_bytes(content[: len(content) // 2])
     else:
-        where = volume_module if dies_at == "sync_folder" else os
+        where = durable if dies_at == "sync_folder" else os
         with monkeypatch.context() as patched:
             patched.setattr(where, dies_at, die)
             with pytest.raises(KeyboardInterrupt):

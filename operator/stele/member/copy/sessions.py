@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -22,15 +21,9 @@ from stele.member.live_settings import LiveSettings
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
-from stele.member.storage import failpoints
-from stele.member.storage.volume import (
-    CHECKPOINTS,
-    DATA,
-    Volume,
-    files_in,
-    sync_folder,
-    write_temporary,
-)
+from stele.member.storage import durable, failpoints
+from stele.member.storage.durable import sync_folder
+from stele.member.storage.volume import CHECKPOINTS, DATA, Volume, files_in
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session
 from stele.wire.copy.bulk import EXPORT_PREFIX
@@ -356,9 +349,7 @@ def _sizes(folder: Path, live: set[int]) -> Iterator[int]:
 
 
 def _write_description(folder: Path, described: SessionFile) -> None:
-    path = folder / "session.json"
-    write_temporary(path, _encode(described))
-    os.replace(path.with_name(path.name + ".new"), path)
+    durable.replace(folder / "session.json", _encode(described))
 
 
 def plain(session: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of a member's volume. Each is written aside, fsynced and renamed, and its directory fsynced.
+"""Files of a member's volume.
 
 Everything here blocks; the event loop uses `MetaWriter`.
 """
@@ -21,7 +21,8 @@ from stele.adapters.segments.files import FOLDER, number_of
 from stele.core.formats import FIRST, FormatRange
 from stele.errors import Conflict, Corrupt, Unavailable
 from stele.member import limits
-from stele.member.storage import failpoints
+from stele.member.storage import durable, failpoints
+from stele.member.storage.durable import sync_folder
 from stele.wire.admin import QuarantinedVolume
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import (
@@ -73,10 +74,6 @@ STATE_OF_MEMBER = (
 )
 """What goes to quarantine. MEMBER_SECURITY stays: an empty volume is to be no more open than before."""
 
-PARALLEL_FILES_MIN = 4
-PARALLEL_FILES = 16
-"""Files that are synced concurrently, which cuts the time of a fence of hundreds of partitions to a fifth."""
-
 T = TypeVar("T", Superblock, Consensus)
 
 
@@ -85,7 +82,7 @@ class Volume:
 
     def __init__(self, root: Path) -> None:
         self.root, self.pod_token = root, pod_token.make()
-        self._threads = ThreadPoolExecutor(PARALLEL_FILES, "files")
+        self._threads = ThreadPoolExecutor(durable.PARALLEL_FILES, "files")
 
     def path(self, name: str) -> Path:
         return self.root / name
@@ -124,18 +121,7 @@ class Volume:
 
     def write(self, files: dict[str, bytes]) -> None:
         """Write files, each atomically. All are durable on return; after a crash any of them may be old."""
-        paths = [self.path(name) for name in files]
-        if len(files) < PARALLEL_FILES_MIN:
-            for path, content in zip(paths, files.values(), strict=True):
-                write_temporary(path, content)
-        else:
-            list(self._threads.map(write_temporary, paths, files.values()))
-        failpoints.hit("file.aside")
-        for name in files:
-            os.replace(_temporary(self.path(name)), self.path(name))
-        failpoints.hit("file.renamed")
-        for folder in {self.path(name).parent for name in files}:
-            sync_folder(folder)
+        durable.replace_all([f"{self.root}/{name}" for name in files], [*files.values()], self._threads)
 
     def _check_whole(self) -> None:
         """Raise Corrupt when the instance, the tablets or the database is missing while another is there.
@@ -197,8 +183,7 @@ class Volume:
 
     def mark_damaged(self, reason: str) -> None:
         """Mark the volume for quarantine at the next start."""
-        write_temporary(self.path(DAMAGED), reason.encode() + b"\n")
-        os.replace(_temporary(self.path(DAMAGED)), self.path(DAMAGED))
+        durable.replace(self.path(DAMAGED), reason.encode() + b"\n")
         sync_folder(self.root)
 
     def check_features(self, spoken: FormatRange) -> None:
@@ -307,8 +292,7 @@ class Volume:
         The instance is moved first: without it, the rest of an interrupted move is quarantined too.
         """
         folder = self._new_quarantine_folder()
-        write_temporary(folder / REASON, reason.encode() + b"\n")
-        os.replace(_temporary(folder / REASON), folder / REASON)
+        durable.replace(folder / REASON, reason.encode() + b"\n")
         failpoints.hit("aside.reason")
         for name in STATE_OF_MEMBER:
             if self.path(name).exists():
@@ -385,26 +369,6 @@ def files_in(folder: Path) -> dict[str, os.stat_result]:
 
 def _number(log_file: str) -> int:
     return int(log_file.removesuffix(".log"))
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + ".new")
-
-
-def write_temporary(path: Path, content: bytes) -> None:
-    with _temporary(path).open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make renames in the directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class MetaWriter:
