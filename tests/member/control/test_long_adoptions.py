@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from stele.core.control import commands as m
+from stele.core.table.table import Partition
 from stele.member import limits
 from stele.member.control import dispatch
+from stele.member.control.turns import in_turns
 from tests.member.harness.single_member import CLUSTER, ME, OTHER, THIRD, P, SingleMember
 
 
@@ -128,3 +130,49 @@ def test_an_older_master_reads_the_reply() -> None:
     encoded = msgspec.json.encode(m.ExchangeReply("OK", "", "u", "c", 1, 1, 7, 1, adopting=True))
     assert b'"adopting":true' in encoded
     assert msgspec.json.decode(encoded, type=m.ExchangeReply).stamp == 7
+
+
+async def test_an_owner_s_newer_row_stays_while_rows_are_adopted(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other events are handled between rows of one exchange, and an owner may send one of these rows."""
+    monkeypatch.setattr(limits, "ADOPTED_ROWS_PER_TURN", 1)
+    roles, adopted = made.node.roles, list[tuple[int, int]]()
+    adopt = roles.adopt
+    rows = [m.Row(p, made.node.rows[p].version + 1, (THIRD, OTHER)) for p in range(len(made.node.rows))]
+    last = rows[-1]
+
+    def noting(partition: int, row: Partition) -> None:
+        if not adopted:
+            sent = Partition(last.version + 1, (OTHER, THIRD))
+            asyncio.get_running_loop().call_soon(roles.adopt_from_owner, last.partition, sent)
+        adopted.append((partition, row.version))
+        adopt(partition, row)
+
+    monkeypatch.setattr(roles, "adopt", noting)
+    await made.ask(rows=tuple(rows))
+    assert adopted == [(rows[0].partition, rows[0].version), (last.partition, last.version + 1)]
+    assert made.node.rows[last.partition] == Partition(last.version + 1, (OTHER, THIRD))
+
+
+async def test_a_few_items_are_one_part_and_others_wait_for_none_of_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ADOPTED_ROWS_PER_TURN", 3)
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(count)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(count)
+    assert [part async for part in in_turns([1, 2, 3])] == [[1, 2, 3]]
+    assert [part async for part in in_turns([])] == []
+    assert turns == 0
+    assert [(part, turns) async for part in in_turns(range(7))] == [
+        (range(3), 0),
+        (range(3, 6), 1),
+        (range(6, 7), 2),
+    ]

@@ -21,6 +21,7 @@ from stele.member.control.fencing import Fencing
 from stele.member.control.last_copies import LastCopies
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
+from stele.member.control.turns import in_turns
 from stele.member.live_settings import LiveSettings
 from stele.member.replication.lease_duration import LeaseDuration
 from stele.member.replication.metadata_store import MetadataStore
@@ -175,7 +176,9 @@ class Exchange:
             raise Corrupt(f"self_index is {request.self_index}; a member is told its index with its UUID")
         if request.partitions:
             table.resize(request)
-        newer_rows = table.newer(request.rows)
+        newer_rows: list[m.Row] = []
+        async for rows in in_turns(request.rows):
+            newer_rows += table.newer(rows)
         if not newer_rows and not self._half_adopted and table.knows(request):
             return
         reconnect, self._half_adopted = table.brings_members(request) or self._half_adopted, True
@@ -193,9 +196,11 @@ class Exchange:
         self._tablets.engine.use_format(table.features)
         if reconnect:
             self._peers.connect()
-        for row in table.newer(newer_rows):
-            self._roles.adopt(row.partition, Partition(row.version, row.replicas))
-        self._metadata.overtaken.update(row.partition for row in newer_rows)
+        async for rows in in_turns(newer_rows):
+            # Owners may have sent newer ones meanwhile.
+            for row in table.newer(rows):
+                self._roles.adopt(row.partition, Partition(row.version, row.replicas))
+            self._metadata.overtaken.update(row.partition for row in rows)
         self._half_adopted = False
 
     async def _note_older(self, newer_rows: list[m.Row]) -> None:
@@ -214,7 +219,8 @@ class Exchange:
 
     async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
         """Create empty tablets for new partitions whose row names this member."""
-        await asyncio.gather(*(self._create(row) for row in newer_rows if self._tablets.me in row.replicas))
+        async for rows in in_turns([row for row in newer_rows if self._tablets.me in row.replicas]):
+            await asyncio.gather(*map(self._create, rows))
 
     async def _create(self, row: m.Row) -> None:
         replica = self._tablets.replica_of(row.partition)

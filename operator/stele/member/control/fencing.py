@@ -10,6 +10,7 @@ from stele.core.tablet.leases import LeaseGrantor
 from stele.core.tablet.lifecycle import state_name
 from stele.errors import Conflict, Refused, Stale
 from stele.member.background import Background
+from stele.member.control.turns import in_turns
 from stele.member.replication.metadata_store import MetadataStore
 from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
@@ -115,8 +116,9 @@ class Fencing:
         try:
             if overtaken and dirty:
                 await metadata.save_table()
-            replicas = [self._tablets.replicas[p] for p in sorted(overtaken) if p in self._tablets.replicas]
-            await asyncio.gather(*map(self._tidy, replicas))
+            mine = [self._tablets.replicas[p] for p in sorted(overtaken) if p in self._tablets.replicas]
+            async for replicas in in_turns(mine):
+                await asyncio.gather(*map(self._tidy, replicas))
         except OSError:
             metadata.tidy_again(overtaken, table_dirty=dirty)
             raise
