@@ -34,6 +34,9 @@ async def run(folder: Path, store: FaultyStore) -> dict[str, Any]:
         clients = Clients(config(folder, endpoint), folder)
         await clients.start()
         await clients.phase("measured")
+        async with asyncio.timeout(60):
+            while store.close_at_rest:
+                await asyncio.sleep(0.05)
         await asyncio.sleep(RUN_SECONDS)
         result = await clients.stop()
     assert [each["phase"] for each in clients.phases] == ["start", "measured"]

@@ -147,8 +147,8 @@ ADOPTION_SECONDS_MAX = 1.0
 A master takes a member for lost after a lease and a heartbeat without an answer.
 """
 
-ADOPTED_ROWS_PER_TURN = 256
-"""Rows that a member adopts before it handles other events.
+ROWS_PER_PART = 256
+"""Rows that a member adopts, or tablets that it creates, before it handles other events.
 
 An exchange may bring tens of thousands, and leases and answers to the master would wait for seconds.
 """

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from stele.adapters.folders import sync_folder
 from stele.errors import Corrupt, Uncertain
 
 Object = dict[str, Any]
@@ -35,7 +36,7 @@ def write_object(path: Path, value: Object) -> None:
             out.flush()
             os.fsync(out.fileno())
         new.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise Uncertain(f"{path} cannot be written: {error}") from error
 
@@ -44,7 +45,7 @@ def remove_file(path: Path) -> None:
     """Remove a file; it is gone once this returns. Raises Uncertain when the disk refuses."""
     try:
         path.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise Uncertain(f"{path} cannot be removed: {error}") from error
 
@@ -69,11 +70,3 @@ def read_object(path: Path) -> Object:
     if not isinstance(value, dict) or not isinstance((value.get("metadata") or {}).get("name"), str):
         raise Corrupt(f"{path} has no object with metadata.name; restore it, or remove the playground")
     return value
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,9 +8,10 @@ import pytest
 
 from stele.core.control import commands as m
 from stele.core.table.table import Partition
+from stele.errors import Corrupt
 from stele.member import limits
 from stele.member.control import dispatch
-from stele.member.control.turns import in_turns
+from stele.member.control.parts import in_parts
 from tests.member.harness.single_member import CLUSTER, ME, OTHER, THIRD, P, SingleMember
 
 
@@ -55,8 +56,8 @@ async def test_a_long_adoption_goes_on_while_the_member_says_that_it_lives(
     assert (second.adopting, second.results) == (True, ()), "nothing is run before it"
     assert made.replica.tablet.promised < FENCE.term
     disk.ready.set()
-    third = await made.ask(FENCE, rows=(NEXT,), patient=False)
-    assert (third.adopting, len(third.results)) == (False, 1)
+    third = await made.ask(FENCE, rows=(NEXT,))
+    assert len(third.results) == 1
     assert third.stamp != before
     assert made.node.rows[P].version == NEXT.version
 
@@ -67,7 +68,7 @@ async def test_what_is_adopted_meanwhile_is_adopted_once_in_order(made: SingleMe
     later = m.Row(P, 3, (OTHER, THIRD))
     assert (await made.ask(rows=(later,), patient=False)).adopting
     disk.ready.set()
-    assert not (await made.ask(rows=(later,), patient=False)).adopting
+    await made.ask(rows=(later,))
     assert (made.node.rows[P].version, disk.waiting) == (3, 0)
 
 
@@ -136,7 +137,7 @@ async def test_an_owner_s_newer_row_stays_while_rows_are_adopted(
     made: SingleMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other events are handled between rows of one exchange, and an owner may send one of these rows."""
-    monkeypatch.setattr(limits, "ADOPTED_ROWS_PER_TURN", 1)
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 1)
     roles, adopted = made.node.roles, list[tuple[int, int]]()
     adopt = roles.adopt
     rows = [m.Row(p, made.node.rows[p].version + 1, (THIRD, OTHER)) for p in range(len(made.node.rows))]
@@ -158,7 +159,7 @@ async def test_an_owner_s_newer_row_stays_while_rows_are_adopted(
 async def test_a_few_items_are_one_part_and_others_wait_for_none_of_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "ADOPTED_ROWS_PER_TURN", 3)
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 3)
     turns = 0
 
     def count() -> None:
@@ -168,11 +169,103 @@ async def test_a_few_items_are_one_part_and_others_wait_for_none_of_many(
 
     loop = asyncio.get_running_loop()
     loop.call_soon(count)
-    assert [part async for part in in_turns([1, 2, 3])] == [[1, 2, 3]]
-    assert [part async for part in in_turns([])] == []
+    assert [part async for part in in_parts([1, 2, 3])] == [[1, 2, 3]]
+    assert [part async for part in in_parts([])] == []
     assert turns == 0
-    assert [(part, turns) async for part in in_turns(range(7))] == [
+    assert [(part, turns) async for part in in_parts(range(7))] == [
         (range(3), 0),
         (range(3, 6), 1),
         (range(6, 7), 2),
     ]
+
+
+ROWS = tuple(m.Row(p, 2, (THIRD, OTHER)) for p in (P, 1))
+
+
+async def test_promises_are_forgotten_for_rows_on_disk(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that an owner sends meanwhile is only in memory: what was agreed to is not to be lost with it."""
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 1)
+    node, sent = made.node, m.Row(1, 2, (THIRD, ME))
+    first, last = (node.tablets.replica_of(p) for p in (P, 1))
+    last.meta = msgspec.structs.replace(last.meta, accepted=sent)
+    node.metadata.overtaken |= {P, 1}
+    tidy = node.fencing._tidy
+
+    async def tidy_and_hear(partition: int, row: Partition) -> None:
+        await tidy(partition, row)
+        if partition == first.partition:
+            node.roles.adopt_from_owner(sent.partition, Partition(sent.version, sent.replicas))
+
+    monkeypatch.setattr(node.fencing, "_tidy", tidy_and_hear)
+    await node.fencing.tidy()
+    assert node.rows[1].version == sent.version
+    assert last.meta.accepted == sent
+    await node.fencing.tidy()
+    assert last.meta.accepted is None
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Corrupt("a row is impossible")])
+async def test_a_part_that_fails_is_adopted_again(
+    made: SingleMember, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 1)
+    node, errors = made.node, [error]
+    node.tablets.replica_of(1)
+    tidy, adopt = node.fencing._tidy, node.roles.adopt
+
+    async def tidy_or_fail(partition: int, row: Partition) -> None:
+        if partition == 1 and errors:
+            raise errors.pop()
+        await tidy(partition, row)
+
+    def adopt_or_fail(partition: int, row: Partition) -> None:
+        if partition == 1 and errors:
+            raise errors.pop()
+        adopt(partition, row)
+
+    if isinstance(error, OSError):
+        monkeypatch.setattr(node.fencing, "_tidy", tidy_or_fail)
+    else:
+        monkeypatch.setattr(node.roles, "adopt", adopt_or_fail)
+    with pytest.raises(AssertionError, match=r"NO_SPACE|BAD_REQUEST"):
+        await made.ask(rows=ROWS)
+    assert (1 in node.metadata.overtaken) == isinstance(error, OSError)
+    before = (await made.ask()).published_stamp
+    reply = await made.ask(rows=ROWS)
+    assert reply.published_stamp == reply.stamp
+    assert (reply.stamp == before) == isinstance(error, OSError), (
+        "rows are adopted before promises are tidied"
+    )
+    assert [row.version for row in node.rows] == [2, 2]
+    assert not node.metadata.overtaken
+
+
+async def test_tablets_are_created_in_parts(made: SingleMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all at once the event loop would only collect their writes, for longer than a lease if many."""
+    created = list[str]()
+    exchange = made.exchange
+
+    async def create(row: m.Row) -> None:
+        created.append(f"begin {row.partition}")
+        await asyncio.sleep(0.01)
+        created.append(f"end {row.partition}")
+
+    monkeypatch.setattr(exchange, "_create", create)
+    mine = [m.Row(p, 2, (ME, OTHER)) for p in (P, 1)]
+    await exchange._create_tablets(mine)
+    assert created == ["begin 0", "begin 1", "end 0", "end 1"]
+    created.clear()
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 1)
+    await exchange._create_tablets(mine)
+    assert created == ["begin 0", "end 0", "begin 1", "end 1"]
+
+
+async def test_rows_are_compared_in_parts(made: SingleMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ROWS_PER_PART", 1)
+    table, looked = made.node.tablets.table, list[int]()
+    newer = table.newer
+    monkeypatch.setattr(table, "newer", lambda rows: looked.append(len(rows)) or newer(rows))
+    await made.ask(rows=ROWS)
+    assert looked == [1, 1, 1, 1]

@@ -7,7 +7,7 @@ and segments that were created or deleted, in a folder that was not synced after
 but its write-ahead log are RocksDB's own business: it syncs each before it refers to it.
 
 Segments of a member that is watched are small, so that it begins, moves and deletes many. Of its other writes
-each second one is synced as many files are, with their file system.
+every other one is synced as many files are, with their file system.
 """
 
 import os
@@ -165,7 +165,7 @@ def _watch_files(found: Watch) -> None:
             else:
                 found.file_synced(path)
 
-    opening, opening_by_number, syncfs = Path.open, os.open, durable.syncfs
+    opening, os_open, syncfs = Path.open, os.open, durable.syncfs
 
     def watched_open(self: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         with found.lock:
@@ -173,13 +173,13 @@ def _watch_files(found: Watch) -> None:
                 found.write(self)
             return opening(self, mode, *args, **kwargs)
 
-    def watched_open_by_number(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+    def watched_os_open(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         # Segments are synced in their own way, and are read while others hold the lock.
         if not flags & os.O_TRUNC or str(path).endswith(SUFFIX):
-            return opening_by_number(path, flags, *args, **kwargs)
+            return os_open(path, flags, *args, **kwargs)
         with found.lock:
             found.write(Path(path))
-            return opening_by_number(path, flags, *args, **kwargs)
+            return os_open(path, flags, *args, **kwargs)
 
     def watched_syncfs(handle: int) -> None:
         with found.lock:
@@ -187,11 +187,11 @@ def _watch_files(found: Watch) -> None:
             found.unsynced.clear()
 
     os.replace = watched_replace  # type: ignore[assignment]
-    os.fsync, os.open = watched_fsync, watched_open_by_number  # type: ignore[assignment]
+    os.fsync, os.open = watched_fsync, watched_os_open  # type: ignore[assignment]
     Path.open = watched_open  # type: ignore[method-assign,assignment]
     turns = cycle((True, False))
     durable.SYNCFS_FILES_MIN, durable.syncfs = 1, watched_syncfs
-    durable.can_syncfs = lambda: next(turns)
+    durable._is_worth_syncfs = lambda _: next(turns)
 
 
 def _watch_segments(found: Watch) -> None:

@@ -1,4 +1,4 @@
-"""A member that begins to own thousands of tablets in one turn looks at all of them once."""
+"""A member that begins to own thousands of tablets looks at each of them once."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -29,14 +29,12 @@ class Loop:
         self.soon.append(callback)
 
 
-@pytest.mark.plain
-def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
-    loop, anything = Loop(), cast(Any, None)
-    leases = (LeaseGrantor(0.0, 1.0), LeaseHolder())
-    replicator = Replicator(
+def replicator_in(loop: Loop) -> Replicator:
+    anything = cast(Any, None)
+    return Replicator(
         TabletStore(MemoryEngine(), TableCache(TableFile())),
         anything,
-        leases,
+        (LeaseGrantor(0.0, 1.0), LeaseHolder()),
         links={},
         delayed_replies=anything,
         gate=anything,
@@ -44,9 +42,34 @@ def test_owners_that_begin_in_one_turn_share_one_tick() -> None:
         serving=anything,
         wants_promise=anything,
     )
+
+
+def replica(partition: int) -> Replica:
+    return Replica(Tablet(partition, 0, Log(), 0), None, Consensus())
+
+
+@pytest.mark.plain
+def test_owners_that_begin_in_one_turn_are_visited_together() -> None:
+    loop = Loop()
+    replicator = replicator_in(loop)
     for partition in range(100):
-        replicator.own(Replica(Tablet(partition, 0, Log(), 0), None, Consensus()))
+        replicator.own(replica(partition))
     assert len(loop.soon) == 1
     loop.soon.pop()()
-    replicator.own(Replica(Tablet(1, 0, Log(), 0), None, Consensus()))
+    replicator.own(replica(1))
     assert len(loop.soon) == 1
+
+
+@pytest.mark.plain
+def test_owners_that_begin_in_many_turns_are_visited_once_each() -> None:
+    """Rows are adopted in parts: with a visit of all for each part the cost would be the square."""
+    loop, visited = Loop(), list[int]()
+    replicator = replicator_in(loop)
+    replicator._visit = lambda found: visited.extend(each.partition for each in found)  # type: ignore[method-assign]
+    for part in range(10):
+        for partition in (0, 1, 1):
+            replicator.own(replica(2 * part + partition))
+        loop.soon.pop()()
+    assert visited == list(range(20))
+    replicator.tick()
+    assert visited == 2 * list(range(20))

@@ -367,7 +367,7 @@ async def test_lost_promises_are_forgotten_on_disk_first(made: SingleMember, ste
         assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "NO_SPACE"
     else:
         with pytest.raises(OSError, match="No space"):
-            await made.node.fencing._tidy(made.replica)
+            await made.node.fencing._tidy(P, made.node.rows[P])
     assert replica.tablet.promised == PROMISES_LOST.promised
     made.node.meta.save = save  # type: ignore[method-assign]
     assert await made.code(m.StartTabletCopy("c", P, 1, OTHER)) == "OK"

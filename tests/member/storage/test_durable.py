@@ -33,7 +33,8 @@ class Calls:
 
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests write, too."""
+    """A file system that can be synced, on a machine on which nobody else writes."""
+    monkeypatch.setattr(durable, "can_syncfs", lambda _: True)
     monkeypatch.setattr(durable, "dirty_bytes", lambda: durable.DIRTY_BYTES_MAX)
 
 
@@ -93,39 +94,71 @@ def is_as_fsync(calls: Calls) -> bool:
     return "syncfs" not in calls.made and calls.made.count("fsync") == MANY + 1
 
 
-def test_a_busy_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_disk_is_not_waited_for(tmp_path: Path, clean: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "dirty_bytes", lambda: durable.DIRTY_BYTES_MAX + 1)
     calls = Calls(monkeypatch)
     replace(tmp_path, MANY)
     assert is_as_fsync(calls)
 
 
-@pytest.mark.parametrize(
-    ("release", "known", "can"),
-    [
-        ("5.8.0-generic", True, True),
-        ("6.18.44", True, True),
-        ("10.0", True, True),
-        ("5.7.19", True, False),
-        ("4.18.0-553.el8", True, False),
-        ("6.1.0", False, False),
-        ("", True, False),
-    ],
-)
-@pytest.mark.usefixtures("clean")
-def test_a_system_that_does_not_tell_of_errors_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, known: bool, can: bool
+def test_a_file_system_that_cannot_be_synced_as_a_whole(
+    tmp_path: Path, clean: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = durable._libc
-    monkeypatch.setattr(durable, "_libc", real if known else SimpleNamespace())
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+    monkeypatch.setattr(durable, "can_syncfs", lambda device: device != tmp_path.stat().st_dev)
     calls = Calls(monkeypatch)
     replace(tmp_path, MANY)
-    assert ("syncfs" in calls.made) == can
-    assert is_as_fsync(calls) != can
+    assert is_as_fsync(calls)
 
 
-def test_what_waits_to_be_written_is_read_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("release", "type", "known", "can"),
+    [
+        ("5.17.0-generic", "ext4", True, True),
+        ("6.18.44", "xfs", True, True),
+        ("10.0", "ext4", True, True),
+        ("6.18.44", "fuse.juicefs", True, False),
+        ("6.18.44", "", True, False),
+        ("5.16.19", "ext4", True, False),
+        ("4.18.0-553.el8", "ext4", True, False),
+        ("6.1.0", "ext4", False, False),
+        ("", "ext4", True, False),
+    ],
+)
+def test_what_does_not_report_errors_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, release: str, type: str, known: bool, can: bool
+) -> None:
+    monkeypatch.setattr(durable, "type_of", lambda _: type)
+    monkeypatch.setattr(durable, "_libc", SimpleNamespace(**({"syncfs": abs} if known else {})))
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+    assert durable.can_syncfs.__wrapped__(7) == can
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 22 0:35 / /run rw,nosuid - tmpfs tmpfs rw
+41 22 8:17 /a\\040b /data rw master:2 propagate_from:1 - xfs /dev/sdb1 rw,attr2
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "type"), [((254, 0), "ext4"), ((8, 17), "xfs"), ((0, 35), "tmpfs"), ((8, 1), "")]
+)
+def test_the_type_of_a_file_system_is_that_of_its_mount(
+    monkeypatch: pytest.MonkeyPatch, device: tuple[int, int], type: str
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: MOUNTS)
+    assert durable.type_of(os.makedev(*device)) == type
+
+
+def test_without_a_list_of_mounts_the_type_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    assert durable.type_of(os.makedev(254, 0)) == ""
+
+
+def test_what_waits_to_be_written_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "MemFree: 7 kB\nDirty:                24 kB\nWriteback:             3 kB\nWritebackTmp:   9 kB\n"
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_text", lambda _: text)
@@ -136,7 +169,10 @@ def test_what_waits_to_be_written_is_read_of_the_system(monkeypatch: pytest.Monk
             raise FileNotFoundError
 
         patched.setattr(Path, "read_text", fail)
-        assert durable.dirty_bytes() > durable.DIRTY_BYTES_MAX
+        assert durable.dirty_bytes() == durable.UNKNOWN_BYTES
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", lambda _: "MemFree: 7 kB\n")
+        assert durable.dirty_bytes() == durable.UNKNOWN_BYTES
     assert 0 <= durable.dirty_bytes() < 1 << 50
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+from stele.adapters import folders
 from stele.errors import Corrupt, Unavailable
 from stele.wire.storage.segment import HEADER_BYTES, decode_header, encode_header
 
@@ -205,8 +206,4 @@ def remove(folder: Path, segment: Segment) -> None:
 def sync_folder(folder: Path) -> None:
     """Make what was created, renamed and deleted in the folder durable. Raises Unavailable."""
     with failing(folder):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        folders.sync_folder(folder)

@@ -19,9 +19,9 @@ from stele.member.control.client_security import ClientDemands
 from stele.member.control.dispatch import CommandDispatcher
 from stele.member.control.fencing import Fencing
 from stele.member.control.last_copies import LastCopies
+from stele.member.control.parts import in_parts
 from stele.member.control.planned_stop import PlannedStop
 from stele.member.control.report import Reporter
-from stele.member.control.turns import in_turns
 from stele.member.live_settings import LiveSettings
 from stele.member.replication.lease_duration import LeaseDuration
 from stele.member.replication.metadata_store import MetadataStore
@@ -177,7 +177,7 @@ class Exchange:
         if request.partitions:
             table.resize(request)
         newer_rows: list[m.Row] = []
-        async for rows in in_turns(request.rows):
+        async for rows in in_parts(request.rows):
             newer_rows += table.newer(rows)
         if not newer_rows and not self._half_adopted and table.knows(request):
             return
@@ -196,7 +196,7 @@ class Exchange:
         self._tablets.engine.use_format(table.features)
         if reconnect:
             self._peers.connect()
-        async for rows in in_turns(newer_rows):
+        async for rows in in_parts(newer_rows):
             # Owners may have sent newer ones meanwhile.
             for row in table.newer(rows):
                 self._roles.adopt(row.partition, Partition(row.version, row.replicas))
@@ -219,7 +219,7 @@ class Exchange:
 
     async def _create_tablets(self, newer_rows: list[m.Row]) -> None:
         """Create empty tablets for new partitions whose row names this member."""
-        async for rows in in_turns([row for row in newer_rows if self._tablets.me in row.replicas]):
+        async for rows in in_parts([row for row in newer_rows if self._tablets.me in row.replicas]):
             await asyncio.gather(*map(self._create, rows))
 
     async def _create(self, row: m.Row) -> None:

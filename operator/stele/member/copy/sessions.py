@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from stele.adapters.folders import sync_folder
 from stele.core.control import commands as m
 from stele.core.tablet.lifecycle import state_name
 from stele.errors import Corrupt, Refused
@@ -22,7 +23,6 @@ from stele.member.replication.replica import Replica
 from stele.member.replication.tablet_store import TabletStore
 from stele.member.settings import Settings
 from stele.member.storage import durable, failpoints
-from stele.member.storage.durable import sync_folder
 from stele.member.storage.volume import CHECKPOINTS, DATA, Volume, files_in
 from stele.ports.transfer import Transfer
 from stele.transfer.server.checkpoint import read_session

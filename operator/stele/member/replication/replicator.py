@@ -83,7 +83,7 @@ class Replicator:
         self._later_bytes = 0
         self._later_timer: asyncio.TimerHandle | None = None
         self._scheduled = False
-        self._ticks_soon = False
+        self._begun: dict[int, Replica] = {}
         self._commit_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -356,10 +356,10 @@ class Replicator:
     def own(self, replica: Replica) -> None:
         """Start to establish, or continue, as the owner of the tablet."""
         self.probing[replica.partition] = replica
-        # Scheduled once: a tick visits all tablets, and a member may start to own thousands in one turn.
-        if not self._ticks_soon:
-            self._ticks_soon = True
-            self._loop.call_soon(self._tick_soon)
+        # All that begin in one turn are visited together: a member may start to own thousands.
+        if not self._begun:
+            self._loop.call_soon(self._visit_begun)
+        self._begun[replica.partition] = replica
 
     def resume(self, replica: Replica) -> None:
         """Continue as the owner after the row, the learner or the freeze changed."""
@@ -367,15 +367,18 @@ class Replicator:
         self.mark_dirty(replica)
         self.to_apply(replica)
 
-    def _tick_soon(self) -> None:
-        self._ticks_soon = False
-        self.tick()
+    def _visit_begun(self) -> None:
+        begun, self._begun = self._begun, {}
+        self._visit(begun.values())
 
     def tick(self) -> None:
         """Probe the members whose position is unknown; called often."""
+        self._visit(list(self.probing.values()))
+
+    def _visit(self, replicas: Iterable[Replica]) -> None:
         now = self._loop.time()
         probes: dict[int, list[peer.ProbeItem]] = {}
-        for replica in list(self.probing.values()):
+        for replica in replicas:
             owner = replica.owner
             if owner is None or owner.all_streaming or not replica.ready:
                 self.probing.pop(replica.partition, None)

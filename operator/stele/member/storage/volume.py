@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from stele.adapters import pod_token
+from stele.adapters.folders import sync_folder
 from stele.adapters.segments.files import FOLDER, number_of
 from stele.core.formats import FIRST, FormatRange
 from stele.errors import Conflict, Corrupt, Unavailable
 from stele.member import limits
 from stele.member.storage import durable, failpoints
-from stele.member.storage.durable import sync_folder
 from stele.wire.admin import QuarantinedVolume
 from stele.wire.copy.bulk import LOADS
 from stele.wire.storage.volume import (

@@ -22,6 +22,7 @@ import msgspec
 from crc32c import crc32c
 from rocksdict import SstFileWriter
 
+from stele.adapters.folders import sync_folder
 from stele.adapters.rocksdb.options import data_options
 from stele.core.kv.commands import KEY_BYTES_MAX, VALUE_BYTES_MAX, text_of
 from stele.core.kv.keyslot import partitions_of
@@ -111,7 +112,7 @@ class LoadFiles:
                     os.fsync(file.fileno())
                 _check_piece(part)
                 part.rename(self._piece(load, piece))
-                _sync_folder(folder)
+                sync_folder(folder)
             finally:
                 part.unlink(missing_ok=True)
 
@@ -119,7 +120,7 @@ class LoadFiles:
         folder = self._root / load
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self._root)
+            sync_folder(self._root)
         return folder
 
     def _piece(self, load: str, piece: str) -> Path:
@@ -208,7 +209,7 @@ class LoadFiles:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def _entries(self, load: str, partition: int, order: BuildOrder, stack: ExitStack) -> Iterator[Entry]:
         """Iterate the tablet's entries in order of keys, each key once."""
@@ -432,14 +433,6 @@ def _opened(
         raise Unavailable(f"{who}: {type(error).__name__}", "SOURCE") from error
     except OSError as error:
         raise Unavailable(f"{who}: {error or type(error).__name__}", "SOURCE") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sst_error(error: Exception) -> Refused:

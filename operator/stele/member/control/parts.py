@@ -9,12 +9,12 @@ from stele.member import limits
 T = TypeVar("T")
 
 
-async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+async def in_parts(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
     """Iterate parts of the items, in order; the event loop handles other events between two parts.
 
     They may change what the caller has looked at before. A few items are one part, without such a pause.
     """
-    for begin in range(0, len(items), limits.ADOPTED_ROWS_PER_TURN):
+    for begin in range(0, len(items), limits.ROWS_PER_PART):
         if begin:
             await asyncio.sleep(0)
-        yield items[begin : begin + limits.ADOPTED_ROWS_PER_TURN]
+        yield items[begin : begin + limits.ROWS_PER_PART]
